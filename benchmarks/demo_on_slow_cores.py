@@ -2,7 +2,7 @@
 
 Runs `cotenant demo` under a CPU quota: a third, two thirds and all of a core, for each of the two stand-in cores by
 itself. All processes that are bound to a core share the core's control group (version 1 or 2, period 5 ms): they are
-moved there within some 20 ms of their start. Services are bound to no core and run at full speed, as the host of a slow
+moved there within some 50 ms of their start. Services are bound to no core and run at full speed, as the host of a slow
 device does. Needs the right to make control groups (root).
 
 Figures: per speed and quantity the share of measured values inside the 90 % interval over all runs, the widest and the
@@ -32,8 +32,10 @@ from tests.support.interruptions import unwind_when_ended
 PERIOD_US: Final = 5_000
 SPEEDS: Final = (1.0, 2 / 3, 1 / 3)
 RUNS: Final = 5
-_LOOK_S: Final = 0.02
+_LOOK_S: Final = 0.05
+"""Who looks takes time of the two cores as well: every 20 ms it was 11 % of one."""
 _TIMEOUT_S: Final = 1_200
+_ENDING_S_MAX: Final = 60
 _MOUNT: Final = Path("/sys/fs/cgroup")
 QUANTITIES: Final = ("memory_bytes", "utilization_ratio", "step_ms", "slowdown_ratio")
 
@@ -94,7 +96,11 @@ def _run_demo(speed: float) -> dict[str, Any]:
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
         )
         watch(process.pid)
-        output, _ = process.communicate(timeout=_TIMEOUT_S)
+        try:
+            output, _ = process.communicate(timeout=_TIMEOUT_S)
+        finally:
+            process.terminate()  # of one that has ended nothing is left to end
+            process.wait(timeout=_ENDING_S_MAX)
     report: dict[str, Any] = json.loads(output)
     return {**report, "run_s": round(time.monotonic() - begin_s, 1)}
 
