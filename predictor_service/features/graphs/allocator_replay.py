@@ -9,7 +9,8 @@ The forward pass writes outputs and frees what neither a later operator nor the 
 runs in reverse, writes a gradient for each input and frees what was kept. A convolution takes room for a copy of its
 input and its output for a moment: tensor cores read channels last, and cuDNN turns tensors of the usual layout around,
 once forward and twice backward. Parameters, their gradients and the input are counted elsewhere. Sizes are exact
-instead of multiples of 2 MiB, so that the result grows with the batch in proportion.
+instead of multiples of 2 MiB, so that the result grows with the batch in proportion. The device is never full here: on
+one that is, whole free segments are given back first.
 
 Source: `CUDACachingAllocator.cpp` of PyTorch.
 """
