@@ -23,7 +23,7 @@ from cotenant.errors import InputError
 from cotenant.job_settings import BATCH_SIZE_MAX, OPTIMIZERS, PRECISIONS
 
 FORMAT: Final = "cotenant.device_calibration/1"
-CODE_VERSION: Final = 3
+CODE_VERSION: Final = 4
 """Of the measuring method: a record of another version is measured again."""
 NOT_YET: Final = "it is measured as soon as the node is free"
 """Why a device is not calibrated whose agent is still at it."""
@@ -76,8 +76,8 @@ class Anchor:
         batch_size: Samples per step.
         precision: As in JobSettings.
         optimizer: As in JobSettings.
-        step_ms: Mean duration of a step, median over windows.
-        step_spread_ratio: (largest - smallest) / median over the windows: the anchor's own noise, 0 or more.
+        step_ms: Mean duration of a step over all windows in which it was alone.
+        step_spread_ratio: (largest - smallest) / median over its first windows: the anchor's own noise, 0 or more.
         memory_peak_bytes: Of a job that trains it, as an agent counts: by the driver, or beyond the bare framework.
         utilization_ratio: Share of time in which the device was busy, 0 to 1; it waits for no input.
     """

@@ -4,13 +4,18 @@ How much jobs cost one another is a property of the machine as much as of the jo
 hand. A pair is measured as campaigns measure theirs. Most are made to wait for half of their steps, as jobs wait for
 input: what machines do differently shows more where both have gaps to work in. Both begin at one instant, and two whose
 steps take as long would stay in phase: the second one then waits longer.
+
+The windows alone say how long an anchor's step takes once more, half a minute later: the speed of a machine wanders
+within seconds, on a slowed core by a sixth from one second to the next.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Final
 
@@ -45,6 +50,33 @@ _WINDOWS_DIFFER_RATIO: Final = 0.05
 _STEPS: Final = 10
 _REFERENCE_STEPS: Final = 4
 """Of the longer of both: how many of its steps alone the windows hold at least."""
+_COMPUTES_LEAST: Final = 0.1
+"""Share of a window's step alone that computes: what is less says more of sleeping than of the network."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PairFindings:
+    """What measuring pairs found.
+
+    Attributes:
+        pairs: What anchors lost to each other, both directions of each.
+        alone: Windows in which an anchor ran alone: its network, what it computed a step, ms, and their length, ms.
+    """
+
+    pairs: list[AnchorPair] = field(default_factory=list)
+    alone: list[tuple[str, float, float]] = field(default_factory=list)
+
+    def with_windows_alone(self, anchor: Anchor, window_ms: float) -> Anchor:
+        """Return an anchor with the step that all windows alone give, each by its length, in the geometric mean.
+
+        Args:
+            anchor: As it was measured before the pairs.
+            window_ms: How long that took.
+        """
+        found = [(step_ms, length_ms) for network, step_ms, length_ms in self.alone if network == anchor.network]
+        logs = [0.0, *(math.log(step_ms / anchor.step_ms) for step_ms, _ in found)]
+        mean = statistics.fmean(logs, [window_ms, *(length_ms for _, length_ms in found)])
+        return replace(anchor, step_ms=anchor.step_ms * math.exp(mean))
 
 
 def measure_pairs(
@@ -54,7 +86,7 @@ def measure_pairs(
     remaining_ms: Callable[[], float],
     listener: Callable[[str], None],
     start_worker: Callable[[], WorkerClient],
-) -> tuple[AnchorPair, ...]:
+) -> PairFindings:
     """Measure as many pairs of different anchors as the time holds, once more those that were not believed.
 
     Whatever goes wrong leaves pairs out, and nothing else: a calibration is worth a lot without them.
@@ -66,7 +98,7 @@ def measure_pairs(
         listener: Told of every pair.
         start_worker: Starts a measuring process on the device.
     """
-    found: list[AnchorPair] = []
+    found = PairFindings()
     needed_ms = FIRST_PAIR_MS
     with Bench(device, WeightedGroup(None, "CPU weight unchanged"), start_worker) as bench:
         turns = deque((*planned, True) for planned in planned_pairs(anchors))
@@ -78,19 +110,21 @@ def measure_pairs(
             listener(f"measuring {one.network} with {other.network}")
             bench.limit(left_ms)
             loads = [_load(anchor, ratio) for anchor, ratio in zip((one, other), wait_ratios, strict=True)]
+            method = _method(loads, (one, other))
             try:
-                together = bench.measure(loads, loads, _method(loads, (one, other)))
+                together = bench.measure(loads, loads, method)
             except OutOfMemoryError:
                 bench.close()  # an answer that nobody waited for would be taken for that of the next pair
                 continue
             except ProfilerError:
                 break
             believed = pairs_of(loads, together)
-            found += believed
+            found.pairs += believed
+            found.alone += windows_alone(loads, together, method.reference_ms)
             if is_first and not believed:
                 turns.append((one, other, wait_ratios, False))
             needed_ms = (system_clock.now_ns() - begin_ns) / 1e6
-    return tuple(found)
+    return found
 
 
 def planned_pairs(anchors: Sequence[Anchor]) -> Iterator[tuple[Anchor, Anchor, tuple[float, float]]]:
@@ -136,6 +170,22 @@ def pairs_of(loads: Sequence[Load], together: Measurement) -> tuple[AnchorPair, 
         )
         for victim, other, ratio in zip(jobs, jobs[::-1], lost, strict=True)
     )
+
+
+def windows_alone(loads: Sequence[Load], together: Measurement, window_ms: float) -> list[tuple[str, float, float]]:
+    """Return what the anchors computed a step in their windows alone; nothing where others used the device."""
+    if together.foreign_ratio > _METHOD.foreign_ratio_max:
+        return []
+    steps = [
+        (load.job.architecture, step_ms - load.wait_ms, step_ms)
+        for load, references_ms in zip(loads, together.references_ms, strict=True)
+        for step_ms in references_ms
+    ]
+    return [
+        (network, computed_ms, window_ms)
+        for network, computed_ms, step_ms in steps
+        if computed_ms >= _COMPUTES_LEAST * step_ms
+    ]
 
 
 def _load(anchor: Anchor, wait_ratio: float) -> Load:

@@ -20,9 +20,9 @@ from typing import Any, Final, Self
 
 import torch
 
-from cotenant.device_calibration import Anchor, AnchorPair, DeviceCalibration, PrecisionRates
+from cotenant.device_calibration import Anchor, DeviceCalibration, PrecisionRates
 from cotenant_profiler import system_clock
-from cotenant_profiler.anchor_pairs import measure_pairs
+from cotenant_profiler.anchor_pairs import PairFindings, measure_pairs
 from cotenant_profiler.bench import LEAD_MS
 from cotenant_profiler.errors import ForkRefusedError, OutOfMemoryError, ProfilerError, WorkerError
 from cotenant_profiler.framework_client import FrameworkClient
@@ -129,10 +129,10 @@ class _Calibrator:
             held_bytes = self._device.memory_bytes(worker.pid) or memory["peak_bytes"]
             return _anchor(network, self._windows(worker, job), held_bytes), max(0, held_bytes - memory["peak_bytes"])
 
-    def measure_pairs(self, anchors: Sequence[Anchor]) -> tuple[AnchorPair, ...]:
+    def measure_pairs(self, anchors: Sequence[Anchor]) -> PairFindings:
         """Measure anchors together, while nothing but them is on the device and the minute lasts."""
         if self.foreign_load:
-            return ()
+            return PairFindings()
         return measure_pairs(
             self._device,
             anchors,
@@ -230,7 +230,7 @@ def calibrate(
         figures = calibrator.measure_rates()
         measured = _measure_anchors(calibrator, anchor_networks(device))
         anchors = tuple(anchor for anchor, _ in measured)
-        pairs = calibrator.measure_pairs(anchors)
+        together = calibrator.measure_pairs(anchors)
     beyond_bytes = max((beyond for _, beyond in measured), default=0) - int(figures["context_bytes"])
     return DeviceCalibration(
         device=device_name(device),
@@ -241,11 +241,11 @@ def calibrate(
         copy_bytes_per_s=figures["copy_bytes_per_s"],
         launch_ms=figures["launch_ms"],
         host_steps_per_s=figures["host_steps_per_s"],
-        anchors=anchors,
+        anchors=tuple(together.with_windows_alone(anchor, WINDOWS * WINDOW_MS) for anchor in anchors),
         driver=device.driver,
         framework=f"torch-{torch.__version__.partition('+')[0]}",
         foreign_load=calibrator.foreign_load,
-        pairs=pairs,
+        pairs=tuple(together.pairs),
     ).checked(now_ms)
 
 

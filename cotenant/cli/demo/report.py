@@ -13,8 +13,10 @@ from cotenant.cli.tables import Column, Row
 from cotenant.v1 import prediction_pb2, resources_pb2
 
 SCHEMA = "cotenant.demo/1"
-# A pair's measurement counts when its window holds at least this many steps.
+# A measurement counts when its window holds at least this many steps,
 WINDOW_STEPS_LEAST = 20
+# and of a pair when its steps took at least so long: from shorter ones the predictor learns nothing either.
+PAIR_WINDOW_MS_LEAST = 2_000
 # Load of others from which measurements on two cores are disturbed.
 BUSY_LOAD = 0.7
 EXCLUSIVE_BASIS = (
@@ -42,6 +44,7 @@ class Comparison:
         quantity: memory_bytes, utilization_ratio, step_ms or slowdown_ratio.
         predicted: The prediction before anything ran.
         measured: None = could not be measured (no window long enough).
+        steps: Of the window that it was measured in; 0 = of the whole run.
     """
 
     job: str
@@ -50,6 +53,7 @@ class Comparison:
     lower: float
     upper: float
     measured: float | None
+    steps: int = 0
 
     @property
     def error(self) -> float | None:
@@ -168,7 +172,7 @@ def compare_pairs(
         if (victim, other) not in predicted:
             continue
         alone_ms = solo_step_ms.get(victim, 0.0)
-        is_measured = window.steps >= WINDOW_STEPS_LEAST and alone_ms > 0
+        is_long = window.steps >= WINDOW_STEPS_LEAST and window.step_ms_sum >= PAIR_WINDOW_MS_LEAST
         value, lower, upper = predicted[victim, other]
         comparisons.append(
             Comparison(
@@ -177,7 +181,8 @@ def compare_pairs(
                 predicted=value,
                 lower=lower,
                 upper=upper,
-                measured=window.step_ms / alone_ms - 1 if is_measured else None,
+                measured=window.step_ms / alone_ms - 1 if is_long and alone_ms > 0 else None,
+                steps=window.steps,
             )
         )
     return comparisons

@@ -21,6 +21,7 @@ from cotenant.cli.demo.exclusive import ExclusiveJob, Outcome, run_exclusively
 from cotenant.cli.demo.job_tracker import JobTracker, Window
 from cotenant.cli.demo.live_view import placement_notes, summary_line
 from cotenant.cli.demo.report import (
+    PAIR_WINDOW_MS_LEAST,
     Comparison,
     DemoReport,
     compare_pairs,
@@ -34,6 +35,7 @@ from cotenant.device_calibration import AnchorPair
 from cotenant.device_calibration_message import calibration_message
 from cotenant.local_cluster import Program
 from cotenant.v1 import scheduling_pb2
+from predictor_service.inference.observed_pairs import WINDOW_MS_MIN
 from tests.support.calibrations import calibration
 from tests.support.cli_cluster import ended_job, pending_job, running_job
 
@@ -162,14 +164,23 @@ def test_a_pair_is_not_measured_while_one_of_it_starts_up() -> None:
 
 
 def test_a_short_window_is_no_measurement() -> None:
-    names = {"a": "x", "b": "y"}
-    windows = {("a", "b"): Window(steps=19, step_ms_sum=190.0), ("b", "a"): Window(steps=20, step_ms_sum=240.0)}
-    predicted = {("x", "y"): (0.1, 0.0, 0.2), ("y", "x"): (0.1, 0.0, 0.15)}
-    found = compare_pairs(names, windows, predicted, {"x": 10.0, "y": 10.0})
-    assert [(c.job, c.measured, c.inside) for c in found] == [
-        ("x + y", None, None),
-        ("y + x", pytest.approx(0.2), False),
+    names = {"a": "x", "b": "y", "c": "z"}
+    windows = {
+        ("a", "b"): Window(steps=19, step_ms_sum=3_000.0),
+        ("b", "a"): Window(steps=199, step_ms_sum=1_990.0),
+        ("c", "a"): Window(steps=200, step_ms_sum=2_400.0),
+    }
+    predicted = {("x", "y"): (0.1, 0.0, 0.2), ("y", "x"): (0.1, 0.0, 0.2), ("z", "x"): (0.1, 0.0, 0.15)}
+    found = compare_pairs(names, windows, predicted, {"x": 10.0, "y": 10.0, "z": 10.0})
+    assert [(c.job, c.measured, c.inside, c.steps) for c in found] == [
+        ("x + y", None, None, 19),
+        ("y + x", None, None, 199),
+        ("z + x", pytest.approx(0.2), False, 200),
     ]
+
+
+def test_the_demo_measures_pairs_no_shorter_than_the_predictor_learns_from() -> None:
+    assert PAIR_WINDOW_MS_LEAST == WINDOW_MS_MIN
 
 
 def test_losing_against_exclusive_execution_is_said() -> None:
