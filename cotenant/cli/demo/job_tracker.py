@@ -55,6 +55,8 @@ class JobTracker:
         violations: What must not happen and did: steps that went back, attempts that went back.
         stepping: Job id and attempt of whatever has made steps. What a co-located job does before its first one is no
             training, and no slowdown is predicted of it; agents count it as little.
+        together: Job id -> who else was stepping beside it at its last report. A window counts where that is still so,
+            else part of it lies before the other's first step or after its end; the scheduler learns from no other.
         connected: Whether the watch stands.
         failure: Why following ended early; empty = it did not.
     """
@@ -64,6 +66,7 @@ class JobTracker:
     busy_ms: dict[str, float] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     stepping: set[tuple[str, int]] = field(default_factory=set)
+    together: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     connected: bool = False
     failure: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -98,16 +101,27 @@ class JobTracker:
 
     def _measure(self, before: scheduling_pb2.Job, job: scheduling_pb2.Job) -> None:
         steps = job.steps_done - before.steps_done
-        if steps <= 0 or job.step_ms <= 0 or job.attempt != before.attempt:
-            return
-        self.stepping.add((job.job_id, job.attempt))
-        self.busy_ms[job.job_id] = self.busy_ms.get(job.job_id, 0.0) + steps * job.step_ms
-        others = [other.job_id for other in job.co_located_jobs]
-        if others != [other.job_id for other in before.co_located_jobs] or len(others) > 1 or job.phase in ENDED:
-            return
-        if not all(other in self.jobs and (other, self.jobs[other].attempt) in self.stepping for other in others):
-            return
-        window = self.windows.setdefault((job.job_id, others[0] if others else ALONE), Window())
+        if job.attempt != before.attempt:
+            self.together.pop(job.job_id, None)
+        elif steps > 0 and job.step_ms > 0:
+            self.stepping.add((job.job_id, job.attempt))
+            self.busy_ms[job.job_id] = self.busy_ms.get(job.job_id, 0.0) + steps * job.step_ms
+            others = self._stepping_beside(job)
+            if others is not None and len(others) <= 1 and job.phase not in ENDED:
+                self._count(steps, job, others[0][0] if others else ALONE)
+
+    def _stepping_beside(self, job: scheduling_pb2.Job) -> tuple[tuple[str, int], ...] | None:
+        """Who has stepped beside a job since its last report; None = that changed, or one of them does not step yet."""
+        ids = [other.job_id for other in job.co_located_jobs]
+        present = tuple((other, self.jobs[other].attempt) for other in ids if other in self.jobs)
+        last = self.together.pop(job.job_id, None)
+        if len(present) < len(ids) or not self.stepping.issuperset(present):
+            return None
+        self.together[job.job_id] = present
+        return present if last == present else None
+
+    def _count(self, steps: int, job: scheduling_pb2.Job, other: str) -> None:
+        window = self.windows.setdefault((job.job_id, other), Window())
         window.steps += steps
         window.step_ms_sum += steps * job.step_ms
         window.utilization_sum += steps * job.utilization_ratio

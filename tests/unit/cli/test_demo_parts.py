@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from cotenant.cli.demo import scenario
 from cotenant.cli.demo.calibrating import calibration_facts, calibration_lines
 from cotenant.cli.demo.demonstration import _build_cluster, _cancel_what_runs
 from cotenant.cli.demo.exclusive import ExclusiveJob, Outcome, run_exclusively
-from cotenant.cli.demo.job_tracker import JobTracker, Window
+from cotenant.cli.demo.job_tracker import ALONE, JobTracker, Window
 from cotenant.cli.demo.live_view import placement_notes, summary_line
 from cotenant.cli.demo.report import (
     PAIR_WINDOW_MS_LEAST,
@@ -140,11 +141,12 @@ def test_a_pair_is_measured_only_while_it_lasts() -> None:
     tracker = JobTracker()
     for steps in (0, 5):
         tracker._learn(seen("job-000002", steps, "job-000001"))
-    for steps, step_ms, other in ((100, 40.0, "job-000002"), (110, 50.0, "job-000002"), (130, 90.0, "job-000007")):
-        tracker._learn(seen("job-000001", steps, other, step_ms=step_ms))
-    assert tracker.windows["job-000001", "job-000002"].steps == 10
-    assert tracker.windows["job-000001", "job-000002"].step_ms == 50.0
-    assert ("job-000001", "job-000007") not in tracker.windows
+    reports = ((100, 40.0, 2), (105, 70.0, 2), (115, 50.0, 2), (130, 90.0, 7), (140, 80.0, 2), (170, 60.0, 2))
+    for steps, step_ms, other in reports:
+        tracker._learn(seen("job-000001", steps, f"job-{other:06}", step_ms=step_ms))
+    window = tracker.windows["job-000001", "job-000002"]
+    assert (window.steps, window.step_ms_sum) == (40, 10 * 50.0 + 30 * 60.0)
+    assert len(tracker.windows) == 1
 
 
 def test_a_pair_is_not_measured_while_one_of_it_starts_up() -> None:
@@ -156,11 +158,31 @@ def test_a_pair_is_not_measured_while_one_of_it_starts_up() -> None:
     tracker._learn(seen("job-000001", 120, "job-000002"))
     assert tracker.windows == {}
     tracker._learn(seen("job-000002", 5, "job-000001"))
-    tracker._learn(seen("job-000001", 130, "job-000002"))
-    assert tracker.windows["job-000001", "job-000002"].steps == 10
-    tracker._learn(seen("job-000002", 5, "job-000001", attempt=2))  # restarted: it starts up again
+    tracker._learn(seen("job-000001", 130, "job-000002"))  # may have begun before the other's first step
+    assert tracker.windows == {}
     tracker._learn(seen("job-000001", 140, "job-000002"))
     assert tracker.windows["job-000001", "job-000002"].steps == 10
+    tracker._learn(seen("job-000002", 5, "job-000001", attempt=2))  # restarted: it starts up again
+    tracker._learn(seen("job-000001", 150, "job-000002"))
+    tracker._learn(seen("job-000002", 15, "job-000001", attempt=2))
+    tracker._learn(seen("job-000001", 160, "job-000002"))
+    assert tracker.windows["job-000001", "job-000002"].steps == 10
+
+
+def test_the_first_window_of_an_attempt_is_not_counted_and_neither_is_the_one_in_which_a_co_located_job_ended() -> None:
+    tracker = JobTracker()
+    alone = running_job()
+    alone.job_id = "job-000001"
+    del alone.co_located_jobs[:]
+    for steps, attempt in ((0, 1), (5, 1), (25, 1), (25, 2), (30, 2), (60, 2)):
+        alone.steps_done, alone.attempt, alone.step_ms = steps, attempt, 50.0
+        tracker._learn(copy.deepcopy(alone))
+    assert tracker.windows["job-000001", ALONE].steps == 20 + 30
+    tracker._learn(seen("job-000001", 70, "job-000002", attempt=2))
+    for steps in (80, 95):
+        alone.steps_done = steps
+        tracker._learn(copy.deepcopy(alone))
+    assert tracker.windows["job-000001", ALONE].steps == 20 + 30 + 15
 
 
 def test_a_short_window_is_no_measurement() -> None:
