@@ -1,9 +1,10 @@
 """What windows show of pairs: how much one job was slowed down by one other, as soon as its time alone is known.
 
 A window with one co-located job waits until the same job has stepped alone on the same machine at the same
-micro-batch, with or without MPS as then; neither machines nor these are mixed inside a slowdown. A device that others used yields no sample. Unsteady windows
-do, marked doubtful: the mean of a whole window moves a value, and makes no interval narrower. The samples follow from
-the windows and their order alone, so that reading the store again gives the same.
+micro-batch, with or without MPS as then; neither machines nor these are mixed inside a slowdown. A device that others
+used yields no sample. Unsteady windows do, marked doubtful: the mean of a whole window moves a value, and makes no
+interval narrower. The samples follow from the windows and their order alone, so that reading the store again gives the
+same.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class PairSample:
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one job on one machine, with or without MPS: its newest times alone, and windows that wait for the first of them.
+    """Of one job at one place: its newest times alone, and windows that wait for the first of them.
 
     Attributes:
         alone_ms: Steady times.

@@ -1,8 +1,8 @@
 """Windows as rows of the profile schema: a window alone is a solo row, one with co-located jobs a row of pairs.
 
 What a job does alone is the median of its windows alone on the same machine, at the same micro-batch, with or without
-MPS as then, and without a doubt; a slowdown is measured against nothing else, so machines are never mixed inside one. A job of a pair that never
-ran alone there has a solo row of status failed, so that a set of rows names all of its jobs.
+MPS as then, and without a doubt; a slowdown is measured against nothing else, so machines are never mixed inside one. A
+job of a pair that never ran alone there has a solo row of status failed, so that a set of rows names all of its jobs.
 
 Where an agent measured a job alone, what others reported of it has no row: it is the same job measured twice.
 """

@@ -1,4 +1,4 @@
-"""A window under MPS never changes an answer about jobs that take turns, nor the reverse, in whatever order they come."""
+"""A window under MPS never changes an answer about jobs that take turns, nor the reverse, in any order."""
 
 from __future__ import annotations
 
