@@ -304,8 +304,12 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
                 victim_global_batch_size=16,
                 other_graph_sha256=other * 32,
                 other_global_batch_size=16,
+                sharing=sharing,
             )
-            for victim, other, slowdown_ratio in (("ab", "cd", 0.1), ("cd", "ab", 0.8))
+            for victim, other, slowdown_ratio, sharing in (
+                ("ab", "cd", 0.1, resources_pb2.DEVICE_SHARING_MPS),
+                ("cd", "ab", 0.8, resources_pb2.DEVICE_SHARING_UNSPECIFIED),
+            )
         ]
         return prediction_pb2.ListMeasuredPairsResponse(pairs=pairs)
 
