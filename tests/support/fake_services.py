@@ -268,6 +268,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
         self, request: prediction_pb2.PredictPairsRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.PredictPairsResponse:
         """Expects every job to be 10 % slower with every other one, unless something else was put in."""
+        self.seen.append(request)
         if self.pairs is not None:
             return self.pairs
         ids = [job.job_id for job in request.jobs]
