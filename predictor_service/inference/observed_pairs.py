@@ -275,7 +275,9 @@ class ObservedPairs:
             )
 
     def _table(self, device: str, sharing: DeviceSharing) -> _DeviceTable:
-        return self._devices.get(_canonical(device), {}).get(sharing, _DeviceTable())
+        tables = self._devices.get(_canonical(device))
+        table = tables.get(sharing) if tables is not None else None
+        return table if table is not None else _DeviceTable()
 
 
 def _has_unstated(tables: _Tables, pair: Pair) -> bool:
