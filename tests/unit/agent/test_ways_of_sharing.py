@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cotenant.device_sharing import DeviceSharing
 from cotenant.v1 import resources_pb2
 from cotenant_agent.attempts.pausing_means import way_of_sharing
 from cotenant_agent.protocol import gpu_to_message
 from cotenant_agent.records import GpuDescription
-from tests.support.cases import for_each
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("driver", "runs", "way"),
     [
         ("570.1", True, DeviceSharing.MPS),
