@@ -28,5 +28,5 @@ def test_a_device_with_a_driver_is_shared_under_mps_while_its_control_daemon_run
         (tmp_path / "control").touch()
     gpu = GpuDescription(gpu_id="g", device="NVIDIA H200", memory_bytes=1, index=0, driver=driver)
     assert way_of_sharing(gpu, {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}) is way
-    assert gpu_to_message(gpu, sharing=way).sharing == way
+    assert DeviceSharing(gpu_to_message(gpu, sharing=way).sharing) is way
     assert gpu_to_message(gpu).sharing == resources_pb2.DEVICE_SHARING_UNSPECIFIED
