@@ -148,11 +148,15 @@ class PairTable:
                 learned += 1
         return learned
 
-    def among(self, device: str, keys: Iterable[str], sharing: DeviceSharing) -> dict[Pair, Observation]:
+    def among(
+        self, device: str, keys: Iterable[str], sharing: DeviceSharing = DeviceSharing.UNSTATED
+    ) -> dict[Pair, Observation]:
         """What is known of pairs whose both jobs are named, see `ObservedPairs.among`."""
         return self._observed.among(device, keys, sharing)
 
-    def partners(self, device: str, keys: Collection[str], sharing: DeviceSharing) -> list[PairJob]:
+    def partners(
+        self, device: str, keys: Collection[str], sharing: DeviceSharing = DeviceSharing.UNSTATED
+    ) -> list[PairJob]:
         """Jobs that are not in a question and help to answer it, the most helpful first; at most `PARTNERS_MAX`.
 
         Args:
