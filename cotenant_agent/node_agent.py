@@ -18,6 +18,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1.node_agent_pb2_grpc import NodeAgentServiceStub
 from cotenant_agent.attempts.attempt_table import AttemptTable
 from cotenant_agent.attempts.early_attempts import with_devices
+from cotenant_agent.attempts.pausing_means import way_of_sharing
 from cotenant_agent.checkpointing.checkpoint_transfers import GANG_TRANSFERS, CheckpointTransfers
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.conversation import Conversation, is_free
@@ -283,7 +284,9 @@ class NodeAgent:
             cpu_cores=len(os.sched_getaffinity(0)),
             host_memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             gpus=[
-                gpu_to_message(gpu, self._calibrations.of(gpu), self._calibrations.reason(gpu))
+                gpu_to_message(
+                    gpu, self._calibrations.of(gpu), self._calibrations.reason(gpu), way_of_sharing(gpu, os.environ)
+                )
                 for gpu in self._shown(self._inventory.describe())
             ],
             enforcements=self._rules.enforcements,

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.device_calibration_message import calibration_message
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import resources_pb2
@@ -208,9 +209,12 @@ def _gang_part(message: messages.LaunchJob, *, is_early: bool) -> GangPart | Non
 
 
 def gpu_to_message(
-    gpu: GpuDescription, calibration: DeviceCalibration | None = None, not_calibrated: str = ""
+    gpu: GpuDescription,
+    calibration: DeviceCalibration | None = None,
+    not_calibrated: str = "",
+    sharing: DeviceSharing = DeviceSharing.UNSTATED,
 ) -> messages.AgentGpu:
-    """A device of the Hello, with what was measured of it or why nothing was."""
+    """A device of the Hello, with what was measured of it or why nothing was, and how jobs share it."""
     return messages.AgentGpu(
         gpu_id=gpu.gpu_id,
         device=gpu.device,
@@ -220,6 +224,7 @@ def gpu_to_message(
         fault=gpu.fault,
         calibration=None if calibration is None else calibration_message(calibration),
         not_calibrated=not_calibrated,
+        sharing=resources_pb2.DeviceSharing.ValueType(sharing),
     )
 
 

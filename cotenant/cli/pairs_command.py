@@ -9,6 +9,7 @@ from cotenant.cli.formats import emit_message
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.client_errors import ServiceError
+from cotenant.device_sharing import DeviceSharing
 from cotenant.v1 import prediction_pb2
 
 KEY_LENGTH = 8
@@ -38,10 +39,13 @@ def pairs(session: Session, /, device: str, limit: int | None) -> None:
 
     MEASURED is the average slowdown of VICTIM by the co-located job, NINE OF TEN where so many of its windows lie. What
     is expected next time, which weighs these against all else that is known, is what predict and explain say. Jobs are
-    named by their keys (equal graph and settings = equal key), and by name where the scheduler still knows one.
+    named by their keys (equal graph and settings = equal key), and by name where the scheduler still knows one. Behind
+    DEVICE stands how the two shared it; without that, a row averages all windows of a pair of which some do not say it.
     """
     found = session.predictor().list_measured_pairs(device)
-    found.sort(key=lambda pair: (-pair.slowdown_ratio, pair.device, pair.victim_job_key, pair.other_job_key))
+    found.sort(
+        key=lambda pair: (-pair.slowdown_ratio, pair.device, pair.victim_job_key, pair.other_job_key, pair.sharing)
+    )
     found = found[:limit]
     if not session.output.is_for_people:
         names = [f"{pair.victim_job_key}/{pair.other_job_key}" for pair in found]
@@ -71,7 +75,7 @@ def _pair_row(pair: prediction_pb2.MeasuredPair, job_names: dict[str, str], at_m
         interval,
         str(pair.times_measured),
         seen,
-        pair.device,
+        ", ".join(filter(None, (pair.device, DeviceSharing(pair.sharing).label.replace("_", "-")))),
     ]
     return Row(cells=cells, styles=((2, "red" if pair.slowdown_ratio > HARMFUL_RATIO else ""),))
 

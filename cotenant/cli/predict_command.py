@@ -15,6 +15,7 @@ from cotenant.cli.formats import emit_message
 from cotenant.cli.graph_input import AskedJob, GraphFile, WithCommand, asked_jobs, load_graph
 from cotenant.cli.predict_checks import check_before_capture
 from cotenant.cli.predict_questions import (
+    WAYS,
     NumberList,
     check_combination,
     device_memory_bytes,
@@ -86,6 +87,11 @@ Examples:
     "calibration_file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="What `cotenant calibrate` measured of the device.  [default: that of this machine, where there is one]",
+)
+@click.option(
+    "--sharing",
+    type=click.Choice(list(WAYS)),
+    help="How several GRAPHs would share the device: of what was measured of pairs, only that counts.  [default: all]",
 )
 @click.option("--max-batch", is_flag=True, help="Print the largest batch that fits, and nothing else.")
 @click.option("--offline", is_flag=True, help="Without a running predictor (starts slower).")

@@ -18,11 +18,12 @@ from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import InputError
 from cotenant.device_calibration import DeviceCalibration, read_calibration_file
 from cotenant.device_calibration_message import calibration_message
+from cotenant.device_sharing import DeviceSharing
 from cotenant.option_types import Kind
 from cotenant.prediction_questions import Questions, hash_of
 from cotenant.quantities import parse_bytes
 from cotenant.system_clock import now_ms
-from cotenant.v1 import prediction_pb2
+from cotenant.v1 import prediction_pb2, resources_pb2
 
 # A default address is only a guess: without a configured one, offline prediction starts soon.
 GUESS_TIMEOUT_S = 0.5
@@ -30,6 +31,8 @@ CELLS_MAX = 100
 _Question = (
     prediction_pb2.PredictJobRequest | prediction_pb2.PredictPairsRequest | prediction_pb2.PredictMemoryRiskRequest
 )
+WAYS = {way.label.replace("_", "-"): way for way in DeviceSharing if way}
+"""How jobs may share a device, by what is typed."""
 _SETTING_FLAGS = ("optimizer", "precision", "mode", *SETTING_NAMES)
 
 
@@ -73,7 +76,7 @@ def check_combination(jobs: int, devices: Sequence[str], flags: Mapping[str, Any
 
     Raises:
         InputError: Several jobs on more than one device, or with neither one batch for all nor one for each; too many
-            questions about one job, or a flag that only one question can have.
+            questions about one job, or a flag that only one question, or only several jobs can have.
     """
     batches, is_for_one = len(flags["batch_sizes"] or [None]), bool(flags["micro_batch_sizes"])
     if jobs > 1:
@@ -87,6 +90,8 @@ def check_combination(jobs: int, devices: Sequence[str], flags: Mapping[str, Any
                 f"{batches} batch sizes for {jobs} jobs", remedy="give one --batch-size for all, or one each"
             )
         return
+    if flags["sharing"]:
+        raise InputError("one job shares a device with no other", remedy="name several graphs, or leave --sharing out")
     questions = (1 if flags["max_batch"] else batches) * len(devices)
     if questions > CELLS_MAX:
         raise InputError(f"{questions} combinations", remedy=f"ask about {CELLS_MAX} at most")
@@ -134,6 +139,8 @@ def together_questions(
     ]
     place: dict[str, Any] = {"device": devices[0], "device_memory_bytes": device_memory_bytes(flags)}
     pairs = prediction_pb2.PredictPairsRequest(jobs=references, **place)
+    if flags["sharing"]:
+        pairs.sharing = resources_pb2.DeviceSharing.ValueType(WAYS[flags["sharing"]])
     risk = prediction_pb2.PredictMemoryRiskRequest(jobs=references, **place)
     singles = [
         prediction_pb2.PredictJobRequest(graph_sha256=each.graph_sha256, settings=each.settings, **place)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from cotenant.device_sharing import DeviceSharing
 from cotenant.engines.job_tag import JobTag
 
 
@@ -32,6 +33,7 @@ class EngineGpu:
         device: Type as people name it; memory belongs to it.
         slots: In how many parts the engine can hand it out; 0 = only as a whole.
         is_addressable: The engine takes an order for this very GPU; otherwise it chooses one of the node.
+        sharing: How jobs share it, as far as the engine says that.
     """
 
     gpu_id: str
@@ -39,6 +41,7 @@ class EngineGpu:
     memory_bytes: int
     slots: int = 0
     is_addressable: bool = True
+    sharing: DeviceSharing = DeviceSharing.UNSTATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,13 @@ def make_snapshot(state: EngineState, pending: Iterable[EngineJob], *, now_ms: i
             queues=node.queues,
         )
         for gpu in node.gpus:
-            row.gpus.add(gpu_id=gpu.gpu_id, device=gpu.device, memory_bytes=gpu.memory_bytes, healthy=True)
+            row.gpus.add(
+                gpu_id=gpu.gpu_id,
+                device=gpu.device,
+                memory_bytes=gpu.memory_bytes,
+                healthy=True,
+                sharing=resources_pb2.DeviceSharing.ValueType(gpu.sharing),
+            )
     gpus = state.gpus
     for job in state.jobs:
         if job.phase in (EnginePhase.RUNNING, EnginePhase.PLACED, EnginePhase.INTERRUPTED) and job.held_slots:

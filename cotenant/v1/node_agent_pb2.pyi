@@ -358,6 +358,7 @@ class AgentGpu(_message.Message):
     FAULT_FIELD_NUMBER: _builtins.int
     CALIBRATION_FIELD_NUMBER: _builtins.int
     NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     device: _builtins.str
     memory_bytes: _builtins.int
@@ -367,6 +368,8 @@ class AgentGpu(_message.Message):
     """Why it is not healthy."""
     not_calibrated: _builtins.str
     """Why there is no calibration, in words; empty = there is one, or none was wanted."""
+    sharing: _resources_pb2.DeviceSharing.ValueType
+    """How co-located jobs share it. Unspecified = an older agent, which does not say it."""
     @_builtins.property
     def calibration(self) -> _resources_pb2.DeviceCalibration:
         """What was measured of this device; absent = not calibrated (yet)."""
@@ -382,10 +385,11 @@ class AgentGpu(_message.Message):
         fault: _builtins.str = ...,
         calibration: _resources_pb2.DeviceCalibration | None = ...,
         not_calibrated: _builtins.str = ...,
+        sharing: _resources_pb2.DeviceSharing.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "fault", b"fault", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "memory_bytes", b"memory_bytes", "not_calibrated", b"not_calibrated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "fault", b"fault", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "memory_bytes", b"memory_bytes", "not_calibrated", b"not_calibrated", "sharing", b"sharing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -378,11 +378,14 @@ class PredictPairsRequest(_message.Message):
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     DEVICE_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     CALIBRATION_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     device: _builtins.str
     confidence: _builtins.float
     device_memory_bytes: _builtins.int
     """As in PredictJobRequest: tells types of one short name apart."""
+    sharing: _resources_pb2.DeviceSharing.ValueType
+    """How the jobs would share the device: with it only what was measured that way counts. Unspecified = all that was measured."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobRef]:
         """At most 500."""
@@ -403,10 +406,11 @@ class PredictPairsRequest(_message.Message):
         confidence: _builtins.float = ...,
         device_memory_bytes: _builtins.int = ...,
         calibration: _resources_pb2.DeviceCalibration | None = ...,
+        sharing: _resources_pb2.DeviceSharing.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "jobs", b"jobs", "observed", b"observed", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "jobs", b"jobs", "observed", b"observed", "request_id", b"request_id", "sharing", b"sharing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -817,6 +821,7 @@ class MeasuredPair(_message.Message):
     VICTIM_GLOBAL_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     OTHER_GRAPH_SHA256_FIELD_NUMBER: _builtins.int
     OTHER_GLOBAL_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     victim_job_key: _builtins.str
     other_job_key: _builtins.str
@@ -833,6 +838,8 @@ class MeasuredPair(_message.Message):
     victim_global_batch_size: _builtins.int
     other_graph_sha256: _builtins.str
     other_global_batch_size: _builtins.int
+    sharing: _resources_pb2.DeviceSharing.ValueType
+    """How the two shared the device. Unspecified = some measurements do not say it, and all of the pair are in this row."""
     def __init__(
         self,
         *,
@@ -848,10 +855,11 @@ class MeasuredPair(_message.Message):
         victim_global_batch_size: _builtins.int = ...,
         other_graph_sha256: _builtins.str = ...,
         other_global_batch_size: _builtins.int = ...,
+        sharing: _resources_pb2.DeviceSharing.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "lower", b"lower", "newest_at_ms", b"newest_at_ms", "other_global_batch_size", b"other_global_batch_size", "other_graph_sha256", b"other_graph_sha256", "other_job_key", b"other_job_key", "slowdown_ratio", b"slowdown_ratio", "times_measured", b"times_measured", "upper", b"upper", "victim_global_batch_size", b"victim_global_batch_size", "victim_graph_sha256", b"victim_graph_sha256", "victim_job_key", b"victim_job_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "lower", b"lower", "newest_at_ms", b"newest_at_ms", "other_global_batch_size", b"other_global_batch_size", "other_graph_sha256", b"other_graph_sha256", "other_job_key", b"other_job_key", "sharing", b"sharing", "slowdown_ratio", b"slowdown_ratio", "times_measured", b"times_measured", "upper", b"upper", "victim_global_batch_size", b"victim_global_batch_size", "victim_graph_sha256", b"victim_graph_sha256", "victim_job_key", b"victim_job_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

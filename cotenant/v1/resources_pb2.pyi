@@ -115,6 +115,30 @@ SHARE_MODE_ANY: ShareMode.ValueType  # 3
 """also where nothing reliable is known"""
 Global___ShareMode: _TypeAlias = ShareMode  # noqa: Y015
 
+class _DeviceSharing:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DeviceSharingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeviceSharing.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DEVICE_SHARING_UNSPECIFIED: _DeviceSharing.ValueType  # 0
+    """not said"""
+    DEVICE_SHARING_TIME_SLICING: _DeviceSharing.ValueType  # 1
+    """in turns"""
+    DEVICE_SHARING_MPS: _DeviceSharing.ValueType  # 2
+    """side by side, through a server of NVIDIA's Multi-Process Service"""
+
+class DeviceSharing(_DeviceSharing, metaclass=_DeviceSharingEnumTypeWrapper):
+    """How a device lets co-located jobs run; what is measured one way says little of the other."""
+
+DEVICE_SHARING_UNSPECIFIED: DeviceSharing.ValueType  # 0
+"""not said"""
+DEVICE_SHARING_TIME_SLICING: DeviceSharing.ValueType  # 1
+"""in turns"""
+DEVICE_SHARING_MPS: DeviceSharing.ValueType  # 2
+"""side by side, through a server of NVIDIA's Multi-Process Service"""
+Global___DeviceSharing: _TypeAlias = DeviceSharing  # noqa: Y015
+
 class _EstimateLevel:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015

@@ -1895,6 +1895,7 @@ class Gpu(_message.Message):
     CALIBRATION_FIELD_NUMBER: _builtins.int
     NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     device: _builtins.str
     memory_bytes: _builtins.int
@@ -1911,6 +1912,8 @@ class Gpu(_message.Message):
     """Why it is not calibrated, in words; empty = it is, or its agent does not say."""
     fault: _builtins.str
     """Why it is not healthy, in words; empty = it is, or its agent does not say."""
+    sharing: _resources_pb2.DeviceSharing.ValueType
+    """How co-located jobs share it; unspecified = its agent does not say."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1935,10 +1938,11 @@ class Gpu(_message.Message):
         calibration: _resources_pb2.DeviceCalibration | None = ...,
         not_calibrated: _builtins.str = ...,
         fault: _builtins.str = ...,
+        sharing: _resources_pb2.DeviceSharing.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "fault", b"fault", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "job_ids", b"job_ids", "memory_bytes", b"memory_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_used_bytes", b"memory_used_bytes", "node_id", b"node_id", "not_calibrated", b"not_calibrated", "releasing", b"releasing", "slowdown_ewma_ratio", b"slowdown_ewma_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "fault", b"fault", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "job_ids", b"job_ids", "memory_bytes", b"memory_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_used_bytes", b"memory_used_bytes", "node_id", b"node_id", "not_calibrated", b"not_calibrated", "releasing", b"releasing", "sharing", b"sharing", "slowdown_ewma_ratio", b"slowdown_ewma_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2667,12 +2671,15 @@ class SnapshotGpu(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     HEALTHY_FIELD_NUMBER: _builtins.int
     SLOWDOWN_EWMA_RATIO_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     device: _builtins.str
     memory_bytes: _builtins.int
     healthy: _builtins.bool
     slowdown_ewma_ratio: _builtins.float
     """As in Gpu."""
+    sharing: _resources_pb2.DeviceSharing.ValueType
+    """As in Gpu. Pairs that the snapshot does not predict are asked with it where all GPUs of the device type say the same."""
     def __init__(
         self,
         *,
@@ -2681,10 +2688,11 @@ class SnapshotGpu(_message.Message):
         memory_bytes: _builtins.int = ...,
         healthy: _builtins.bool = ...,
         slowdown_ewma_ratio: _builtins.float = ...,
+        sharing: _resources_pb2.DeviceSharing.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "gpu_id", b"gpu_id", "healthy", b"healthy", "memory_bytes", b"memory_bytes", "slowdown_ewma_ratio", b"slowdown_ewma_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "gpu_id", b"gpu_id", "healthy", b"healthy", "memory_bytes", b"memory_bytes", "sharing", b"sharing", "slowdown_ewma_ratio", b"slowdown_ewma_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

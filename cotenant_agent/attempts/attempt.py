@@ -193,7 +193,7 @@ class Attempt:
     @property
     def uses_mps(self) -> bool:
         """A server of MPS stands between it and its device."""
-        return "CUDA_VISIBLE_DEVICES" in self.environment and uses_mps(self.environment)
+        return bool(self.environment.get("CUDA_VISIBLE_DEVICES")) and uses_mps(self.environment)
 
     def processes(self) -> tuple[ProcessIdentity | None, ProcessIdentity | None]:
         """(shim, leader) as recorded when the job started."""

@@ -1,4 +1,4 @@
-"""By what a node can pause jobs, and whether CUDA's Multi-Process Service (MPS) forbids it.
+"""By what a node can pause jobs, and whether CUDA's Multi-Process Service (MPS) forbids it or lets jobs share.
 
 Under MPS a process that stands still may hold up the others: the kernels and the memory operations of all pass through
 one server.
@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from cotenant.device_sharing import DeviceSharing
 from cotenant_agent.isolation.cgroups import ControlGroups
+from cotenant_agent.records import GpuDescription
 
 _DEFAULT_PIPES = "/tmp/nvidia-mps"
+_NO_DRIVER = "none"
 
 
 def pausing_enforcements(groups: ControlGroups, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -24,6 +27,17 @@ def pausing_enforcements(groups: ControlGroups, environment: Mapping[str, str]) 
     if environment and uses_mps(environment):
         return ()
     return ("stop_signal",) if groups.freezer is None else ("cgroup_freezer",)
+
+
+def way_of_sharing(gpu: GpuDescription, environment: Mapping[str, str]) -> DeviceSharing:
+    """Return how jobs share a device, for the Hello.
+
+    Args:
+        gpu: The device; a stand-in, which has no driver, knows no MPS.
+        environment: Of the agent.
+    """
+    is_served = gpu.driver != _NO_DRIVER and uses_mps(environment)
+    return DeviceSharing.MPS if is_served else DeviceSharing.TIME_SLICING
 
 
 def uses_mps(environment: Mapping[str, str]) -> bool:

@@ -6,7 +6,7 @@ import math
 from statistics import NormalDist
 from typing import Final
 
-from cotenant.v1 import prediction_pb2
+from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.grpc_api.pages import cut_page
 from predictor_service.inference.observed_pairs import NOISE, Observation
 from predictor_service.inference.pair_table import MeasuredPair
@@ -29,7 +29,7 @@ def list_measured_pairs(
 
 
 def _place(row: MeasuredPair) -> str:
-    return "\n".join((row.device, *row.pair))
+    return "\n".join((row.device, *row.pair, *filter(None, (row.sharing.label,))))
 
 
 def _next_time(seen: Observation) -> tuple[float, float]:
@@ -61,4 +61,5 @@ def _message(row: MeasuredPair) -> prediction_pb2.MeasuredPair:
         victim_global_batch_size=victim.settings.global_batch_size if victim else 0,
         other_graph_sha256=other.graph_sha256 if other else "",
         other_global_batch_size=other.settings.global_batch_size if other else 0,
+        sharing=resources_pb2.DeviceSharing.ValueType(row.sharing),
     )

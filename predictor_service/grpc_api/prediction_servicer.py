@@ -27,6 +27,7 @@ from predictor_service.grpc_api.translate_answers import (
     upload_response,
 )
 from predictor_service.grpc_api.translate_requests import job_question, pairs_question, risk_question
+from predictor_service.inference.observed_pairs import SHARING
 from predictor_service.inference.pair_table import ALONE, write_alone
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import PairsAnswer, PairsQuestion
@@ -219,6 +220,8 @@ def _pairs_entry(answer: PairsAnswer, question: PairsQuestion) -> PredictionEntr
     keys = [job.key for job in question.jobs]
     if keys != content["job_ids"]:
         content["job_keys"] = keys
+    if question.sharing:
+        content[SHARING] = question.sharing.label
     if len(answer.job_ids) <= _PAIR_VALUES_MAX:
         content["slowdown_ratio"] = [round(float(value), 4) for value in answer.slowdown_ratio.reshape(-1)]
         if any(job.is_known for job in question.jobs):

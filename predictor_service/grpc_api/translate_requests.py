@@ -10,6 +10,7 @@ from typing import Final
 
 from cotenant.device_calibration import CalibrationError, DeviceCalibration
 from cotenant.device_calibration_message import read_calibration_message
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings, JobSettingsError
 from cotenant.job_settings_message import read_settings
 from cotenant.system_clock import now_ms
@@ -63,6 +64,7 @@ def pairs_question(request: prediction_pb2.PredictPairsRequest) -> PairsQuestion
         confidence=request.confidence or DEFAULT_CONFIDENCE,
         device_memory_bytes=request.device_memory_bytes,
         calibration=_calibration(request),
+        sharing=DeviceSharing(request.sharing),
     )
 
 

@@ -1,5 +1,9 @@
 """What was measured of pairs on each device type: every co-location that starts or ends is an experiment.
 
+Each way of sharing a device has a table of its own, and what one says changes no other: no known set has the same
+pairs measured in turns and under MPS, so that what one would tell of the other could not be checked. Whoever does not
+say the way asks of everything that was measured.
+
 Kept per ordered pair is a robust running mean of ln(1 + slowdown) with its count and scatter. The past fades: a new
 sample weighs at least one in `COUNT_MAX`. A sample far outside the scatter so far counts as if it were at its edge, so
 that one bad window moves little and a lasting change still wins. The oldest pairs are dropped when there are too many.
@@ -22,10 +26,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cotenant.device_sharing import DeviceSharing, read_sharing
 from predictor_service.outcome_journal import PredictionEntry
 
 PAIRS_MAX: Final = 20_000
-"""Ordered pairs of one device type."""
+"""Ordered pairs of one device type and way of sharing."""
+SHARING: Final = "sharing"
+"""In the content of a pair question's entry: the way that was asked about; absent = none was."""
 DEVICES_MAX: Final = 64
 COUNT_MAX: Final = 20.0
 WINDOW_MS_MIN: Final = 2_000
@@ -108,7 +115,7 @@ class Observation:
 
 @dataclass(slots=True)
 class _DeviceTable:
-    """Pairs of one device type, the oldest first.
+    """Pairs of one device type and way of sharing, the oldest first.
 
     Attributes:
         times: How often each job was measured with another one.
@@ -141,6 +148,10 @@ class _DeviceTable:
                 self.met.pop(key, None)
 
 
+_Tables = defaultdict[DeviceSharing, _DeviceTable]
+"""Of one device type by way of sharing; `UNSTATED` has everything."""
+
+
 def log_slowdown(slowdown_ratio: float) -> float:
     """Logarithm of the shared time over the time alone, within what can be measured.
 
@@ -151,11 +162,11 @@ def log_slowdown(slowdown_ratio: float) -> float:
 
 
 class ObservedPairs:
-    """The table of all device types; safe for many threads."""
+    """The tables of all device types; safe for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._devices: OrderedDict[str, _DeviceTable] = OrderedDict()
+        self._devices: OrderedDict[str, _Tables] = OrderedDict()
 
     def observe(
         self,
@@ -166,6 +177,7 @@ class ObservedPairs:
         at_ms: int = 0,
         *,
         is_doubtful: bool = False,
+        sharing: DeviceSharing = DeviceSharing.UNSTATED,
     ) -> None:
         """Folds one measured slowdown in.
 
@@ -176,11 +188,13 @@ class ObservedPairs:
             slowdown_ratio: Shared over alone, less 1; above -1.
             at_ms: When it was reported.
             is_doubtful: It makes no interval narrower.
+            sharing: How the two shared the device; unstated = whoever says a way learns nothing of it.
         """
         value = log_slowdown(slowdown_ratio)
         with self._lock:
-            table = self._devices.setdefault(_canonical(device), _DeviceTable())
-            table.put((victim, other), value, at_ms, is_doubtful=is_doubtful)
+            tables = self._devices.setdefault(_canonical(device), _Tables(_DeviceTable))
+            for way in dict.fromkeys((DeviceSharing.UNSTATED, sharing)):
+                tables[way].put((victim, other), value, at_ms, is_doubtful=is_doubtful)
             self._devices.move_to_end(_canonical(device))
             if len(self._devices) > DEVICES_MAX:
                 self._devices.popitem(last=False)
@@ -198,42 +212,51 @@ class ObservedPairs:
         for entry, outcome in joined:
             pair = _pair_of(entry, outcome)
             if pair is not None:
-                self.observe(entry.device, *pair, float(outcome["slowdown_ratio"]))
+                sharing = read_sharing(entry.content.get(SHARING))
+                self.observe(entry.device, *pair, float(outcome["slowdown_ratio"]), sharing=sharing)
                 learned += 1
         return learned
 
-    def among(self, device: str, keys: Iterable[str]) -> dict[Pair, Observation]:
+    def among(
+        self, device: str, keys: Iterable[str], sharing: DeviceSharing = DeviceSharing.UNSTATED
+    ) -> dict[Pair, Observation]:
         """What is known of pairs whose both jobs are named.
 
         Args:
             device: Device type.
             keys: Keys of jobs.
+            sharing: What was measured this way only; unstated = everything.
         """
         named = set(keys)
         with self._lock:
-            table = self._devices.get(_canonical(device), _DeviceTable()).pairs
+            table = self._table(device, sharing).pairs
             if len(table) <= len(named) ** 2:
                 return {pair: seen for pair, seen in table.items() if pair[0] in named and pair[1] in named}
             return {(one, two): table[one, two] for one in named for two in named if (one, two) in table}
 
-    def others(self, device: str, keys: Collection[str], count: int) -> list[str]:
+    def others(
+        self, device: str, keys: Collection[str], count: int, sharing: DeviceSharing = DeviceSharing.UNSTATED
+    ) -> list[str]:
         """Jobs that were measured but are not named: those measured with a named one first, then by times.
 
         Args:
             device: Device type.
             keys: Keys of jobs.
             count: How many at most.
+            sharing: As for `among`.
         """
         named = frozenset(keys)
         with self._lock:
-            table = self._devices.get(_canonical(device), _DeviceTable())
+            table = self._table(device, sharing)
             met = {partner for key in named & table.met.keys() for partner in table.met[key]} - named
             found = heapq.nlargest(count, met, key=lambda key: (table.times[key], key))
             rest = (key for key in table.times if key not in named and key not in met)
             return found + heapq.nlargest(count - len(found), rest, key=lambda key: (table.times[key], key))
 
-    def all_of(self, device: str = "") -> list[tuple[str, Pair, Observation]]:
-        """Every device type, pair and what is known of it, by these names.
+    def all_of(self, device: str = "") -> list[tuple[str, Pair, DeviceSharing, Observation]]:
+        """Every device type, pair, way of sharing and what is known of it, by these names.
+
+        A pair has a row without a way, about all its windows, only where some of them state none.
 
         Args:
             device: This device type only.
@@ -242,13 +265,25 @@ class ObservedPairs:
         with self._lock:
             return sorted(
                 (
-                    (name, pair, seen)
-                    for name, table in self._devices.items()
+                    (name, pair, way, seen)
+                    for name, tables in self._devices.items()
+                    for way, table in tables.items()
                     for pair, seen in table.pairs.items()
-                    if wanted in ("", name)
+                    if wanted in ("", name) and (way or _has_unstated(tables, pair))
                 ),
-                key=lambda row: row[:2],
+                key=lambda row: row[:3],
             )
+
+    def _table(self, device: str, sharing: DeviceSharing) -> _DeviceTable:
+        tables = self._devices.get(_canonical(device))
+        table = tables.get(sharing) if tables is not None else None
+        return table if table is not None else _DeviceTable()
+
+
+def _has_unstated(tables: _Tables, pair: Pair) -> bool:
+    """Whether a way is not stated of some of a pair's windows."""
+    seen = (table.pairs.get(pair) for way, table in tables.items() if way)
+    return tables[DeviceSharing.UNSTATED].pairs[pair].times > sum(one.times for one in seen if one is not None)
 
 
 def _canonical(device: str) -> str:

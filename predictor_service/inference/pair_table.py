@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from predictor_service.inference.observed_pairs import Observation, ObservedPairs, Pair
 from predictor_service.inference.records import PairJob
@@ -40,6 +41,7 @@ class MeasuredPair:
         seen: What is known.
         victim: What is known of the job; None where only outcomes reported it.
         other: The same of the other job.
+        sharing: How the two shared the device; unstated = all windows, some of which do not say it.
     """
 
     device: str
@@ -47,6 +49,7 @@ class MeasuredPair:
     seen: Observation
     victim: MeasuredJob | None
     other: MeasuredJob | None
+    sharing: DeviceSharing = DeviceSharing.UNSTATED
 
 
 def write_alone(jobs: Sequence[PairJob]) -> list[list[float] | None]:
@@ -135,23 +138,33 @@ class PairTable:
                 keys = sample.victim.key, sample.other.key
                 self._describe(dict(zip(keys, (sample.victim, sample.other), strict=True)))
                 self._observed.observe(
-                    sample.device, *keys, sample.slowdown_ratio, sample.at_ms, is_doubtful=sample.is_doubtful
+                    sample.device,
+                    *keys,
+                    sample.slowdown_ratio,
+                    sample.at_ms,
+                    is_doubtful=sample.is_doubtful,
+                    sharing=sample.sharing,
                 )
                 learned += 1
         return learned
 
-    def among(self, device: str, keys: Iterable[str]) -> dict[Pair, Observation]:
-        """What is known of pairs whose both jobs are named."""
-        return self._observed.among(device, keys)
+    def among(
+        self, device: str, keys: Iterable[str], sharing: DeviceSharing = DeviceSharing.UNSTATED
+    ) -> dict[Pair, Observation]:
+        """What is known of pairs whose both jobs are named, see `ObservedPairs.among`."""
+        return self._observed.among(device, keys, sharing)
 
-    def partners(self, device: str, keys: Collection[str]) -> list[PairJob]:
+    def partners(
+        self, device: str, keys: Collection[str], sharing: DeviceSharing = DeviceSharing.UNSTATED
+    ) -> list[PairJob]:
         """Jobs that are not in a question and help to answer it, the most helpful first; at most `PARTNERS_MAX`.
 
         Args:
             device: Device type.
             keys: Of the jobs in the question.
+            sharing: Those measured this way only; unstated = all.
         """
-        found = self._observed.others(device, keys, PARTNERS_MAX)
+        found = self._observed.others(device, keys, PARTNERS_MAX, sharing)
         return [job for key in found if (job := self._partner(device.strip().lower(), key)) is not None]
 
     def _partner(self, device: str, key: str) -> PairJob | None:
@@ -163,16 +176,21 @@ class PairTable:
         return PairJob(job_id=f"measured {key}", settings=job.settings, graph_sha256=job.graph_sha256)
 
     def rows(self, device: str = "") -> list[MeasuredPair]:
-        """The whole table by device type and keys.
+        """The whole table by device type, keys and way of sharing.
 
         Args:
             device: This device type only.
         """
         return [
             MeasuredPair(
-                device=name, pair=pair, seen=seen, victim=self._jobs.get(pair[0]), other=self._jobs.get(pair[1])
+                device=name,
+                pair=pair,
+                seen=seen,
+                victim=self._jobs.get(pair[0]),
+                other=self._jobs.get(pair[1]),
+                sharing=sharing,
             )
-            for name, pair, seen in self._observed.all_of(device)
+            for name, pair, sharing, seen in self._observed.all_of(device)
         ]
 
     def _describe(self, jobs: Mapping[str, MeasuredJob]) -> None:

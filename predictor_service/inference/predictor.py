@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from predictor_service.errors import PredictorError, UnboundDimensionError, UnknownDeviceError, invalid_field
 from predictor_service.features.device_names import NamedDevice, resolve_device
@@ -150,11 +151,11 @@ class Predictor:
         estimator_of = self._estimators_of_jobs(device, version, question.confidence, scale)
         model = self._targets(version, device).get(SLOWDOWN.name)
         keys = [job.key for job in question.jobs]
-        partners = [*self._partners(keys, device), *reference_jobs(question.calibration)]
+        partners = [*self._partners(keys, device, question.sharing), *reference_jobs(question.calibration)]
         completed = (self._observed_jobs.complete(device.name, job) for job in (*question.jobs, *partners))
         asked = dataclasses.replace(question, jobs=tuple(share_of_capacity(job, scale) for job in completed))
         self._pairs.note_alone(device.name, dict(zip(keys, question.jobs, strict=True)))
-        measured = self._pairs.among(device.name, [*keys, *(job.key for job in partners)])
+        measured = self._pairs.among(device.name, [*keys, *(job.key for job in partners)], question.sharing)
         measured |= reference_pairs(question.calibration)
         answer = estimate_pairs(asked, device, model, estimator_of, measured).of_first(len(question.jobs))
         name = version.version if version else NO_VERSION
@@ -328,11 +329,11 @@ class Predictor:
 
         return find
 
-    def _partners(self, keys: Sequence[str], device: DeviceType) -> list[PairJob]:
+    def _partners(self, keys: Sequence[str], device: DeviceType, sharing: DeviceSharing) -> list[PairJob]:
         """Measured jobs that join a question; a graph that has to be read again takes long, so few of these do."""
         found: list[PairJob] = []
         unread = 0
-        for job in self._pairs.partners(device.name, keys):
+        for job in self._pairs.partners(device.name, keys, sharing):
             bindings = job.settings.dimension_bindings
             if not job.is_known and not self._graphs.remembers(job.graph_sha256, bindings):
                 unread += 1

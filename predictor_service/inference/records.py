@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.features.memory_states import MemoryStates
@@ -168,6 +169,7 @@ class PairsQuestion:
         confidence: Coverage of the intervals.
         device_memory_bytes: Distinguishes device types of one short name; 0 = not stated.
         calibration: As in `JobQuestion`.
+        sharing: How the jobs would share the device; of what was measured here nothing else counts. Unstated = all.
     """
 
     device: str
@@ -177,6 +179,7 @@ class PairsQuestion:
     confidence: float = DEFAULT_CONFIDENCE
     device_memory_bytes: int = 0
     calibration: DeviceCalibration | None = None
+    sharing: DeviceSharing = DeviceSharing.UNSTATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
 
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings, read_stored_settings, stored_settings
 from predictor_service.errors import CallerError
 from predictor_service.features.devices import find_device_type
@@ -93,6 +94,11 @@ class MeasurementWindow:
     def step_ms(self) -> float:
         """Mean time of one step."""
         return self.window_ms / self.steps
+
+    @property
+    def sharing(self) -> DeviceSharing:
+        """How co-located jobs share the device."""
+        return DeviceSharing.MPS if self.under_mps else DeviceSharing.TIME_SLICING
 
 
 def find_fault(window: MeasurementWindow) -> str:

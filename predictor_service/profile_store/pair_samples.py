@@ -1,9 +1,10 @@
 """What windows show of pairs: how much one job was slowed down by one other, as soon as its time alone is known.
 
 A window with one co-located job waits until the same job has stepped alone on the same machine at the same
-micro-batch; machines are never mixed inside a slowdown. A device that others used yields no sample. Unsteady windows
-do, marked doubtful: the mean of a whole window moves a value, and makes no interval narrower. The samples follow from
-the windows and their order alone, so that reading the store again gives the same.
+micro-batch, with or without MPS as then; neither machines nor these are mixed inside a slowdown. A device that others
+used yields no sample. Unsteady windows do, marked doubtful: the mean of a whole window moves a value, and makes no
+interval narrower. The samples follow from the windows and their order alone, so that reading the store again gives the
+same.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from cotenant.device_sharing import DeviceSharing
 from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow
-from predictor_service.profile_store.rows import SLOWDOWN_MAX, SLOWDOWN_MIN
+from predictor_service.profile_store.rows import SLOWDOWN_MAX, SLOWDOWN_MIN, Place, place_of
 
 PLACES_MAX: Final = 20_000
 """Jobs on machines; those without a window for longest are dropped."""
@@ -25,7 +27,6 @@ ALONE_KEPT: Final = 9
 WAITING_MAX: Final = 8
 """Newest windows with a co-located job, of a job that was not yet seen alone."""
 FOREIGN_LOAD: Final = "foreign_load"
-_Place = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class PairSample:
         slowdown_ratio: Shared over alone, less 1.
         at_ms: When the window was reported.
         is_doubtful: The window with the other job has a reason for doubt, or all times alone have.
+        sharing: How the two shared the device.
     """
 
     device: str
@@ -47,11 +49,12 @@ class PairSample:
     slowdown_ratio: float
     at_ms: int
     is_doubtful: bool = False
+    sharing: DeviceSharing = DeviceSharing.UNSTATED
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one job on one machine: its newest times alone, and windows that wait for the first of them.
+    """Of one job at one place: its newest times alone, and windows that wait for the first of them.
 
     Attributes:
         alone_ms: Steady times.
@@ -68,7 +71,7 @@ class PairSamples:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._places: OrderedDict[_Place, _Seen] = OrderedDict()
+        self._places: OrderedDict[Place, _Seen] = OrderedDict()
 
     def take(self, window: MeasurementWindow, at_ms: int) -> list[PairSample]:
         """Takes one window in, each once and in the order of the store.
@@ -82,7 +85,7 @@ class PairSamples:
         """
         if FOREIGN_LOAD in window.quality_flags or len(window.others) > 1:
             return []
-        place = (window.campaign, window.device, window.job.key, window.micro_batch_size)
+        place = place_of(window)
         with self._lock:
             seen = self._places.setdefault(place, _Seen())
             self._places.move_to_end(place)
@@ -108,4 +111,5 @@ def _settle(seen: _Seen) -> Iterator[PairSample]:
                 slowdown_ratio=slowdown_ratio,
                 at_ms=at_ms,
                 is_doubtful=bool(window.quality_flags) or not seen.alone_ms,
+                sharing=window.sharing,
             )

@@ -1,8 +1,8 @@
 """Windows as rows of the profile schema: a window alone is a solo row, one with co-located jobs a row of pairs.
 
-What a job does alone is the median of its windows alone on the same machine, at the same micro-batch and without a
-doubt; a slowdown is measured against nothing else, so machines are never mixed inside one. A job of a pair that never
-ran alone there has a solo row of status failed, so that a set of rows names all of its jobs.
+What a job does alone is the median of its windows alone on the same machine, at the same micro-batch, with or without
+MPS as then, and without a doubt; a slowdown is measured against nothing else, so machines are never mixed inside one. A
+job of a pair that never ran alone there has a solo row of status failed, so that a set of rows names all of its jobs.
 
 Where an agent measured a job alone, what others reported of it has no row: it is the same job measured twice.
 """
@@ -39,7 +39,8 @@ class ProfileRows:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-_Place = tuple[str, str, str, int]
+Place = tuple[str, str, str, int, bool]
+"""Where times are compared: machine, device type, job, micro-batch, whether under MPS."""
 
 
 def make_rows(windows: Iterable[MeasurementWindow], names: Names | None = None) -> ProfileRows:
@@ -57,7 +58,7 @@ def make_rows(windows: Iterable[MeasurementWindow], names: Names | None = None) 
         if not window.others:
             rows.solo.append(_solo_row(window, names or {}))
             continue
-        solo_step_ms = alone_ms.get(_place(window))
+        solo_step_ms = alone_ms.get(place_of(window))
         if solo_step_ms is None:
             rows.left_out[NEVER_ALONE] += 1
         elif not SLOWDOWN_MIN <= window.step_ms / solo_step_ms - 1 <= SLOWDOWN_MAX:
@@ -82,16 +83,17 @@ def _job_on_device(window: MeasurementWindow) -> tuple[str, str]:
     return window.device, window.job.key
 
 
-def _times_alone(windows: Iterable[MeasurementWindow]) -> dict[_Place, float]:
-    times = defaultdict[_Place, list[float]](list)
+def _times_alone(windows: Iterable[MeasurementWindow]) -> dict[Place, float]:
+    times = defaultdict[Place, list[float]](list)
     for window in windows:
         if not window.others and not window.quality_flags:
-            times[_place(window)].append(window.step_ms)
+            times[place_of(window)].append(window.step_ms)
     return {place: median(values) for place, values in times.items()}
 
 
-def _place(window: MeasurementWindow) -> _Place:
-    return window.campaign, window.device, window.job.key, window.micro_batch_size
+def place_of(window: MeasurementWindow) -> Place:
+    """Returns where a window was measured; a slowdown compares windows of one place."""
+    return window.campaign, window.device, window.job.key, window.micro_batch_size, window.under_mps
 
 
 def _rows_never_alone(windows: Iterable[MeasurementWindow], rows: ProfileRows, names: Names) -> list[SoloRow]:
@@ -180,7 +182,7 @@ def _pair_row(window: MeasurementWindow, solo_step_ms: float, repeats: Counter[t
         run_id=window.window_id,
         campaign=window.campaign,
         device=window.device,
-        share_mode="mps" if window.under_mps else "time_slicing",
+        share_mode=window.sharing.label,
         victim_job_key=window.job.key,
         other_job_keys=others,
         victim_step_ms_mean=window.step_ms,

@@ -165,7 +165,7 @@ def _long_enough(rows: Iterable[Row], windows_ms: Mapping[str, int], left_out: C
 def _who(row: SoloRow | PairRow) -> tuple[str, ...]:
     if isinstance(row, SoloRow):
         return row.device, row.job_key
-    return row.device, row.victim_job_key, *row.other_job_keys
+    return row.device, row.share_mode, row.victim_job_key, *row.other_job_keys
 
 
 def _median_solo(members: Sequence[SoloRow]) -> SoloRow:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.records import Assignment, PairPrediction
@@ -64,6 +65,7 @@ class RequestPairPredictions(Command):
         device_memory_bytes: Tells device types of one short name apart; 0 = not known.
         doubted: (victim key, other key) of those that were measured while others used the device.
         calibration: As in `RequestPrediction`.
+        sharing: How the devices of this type are shared, where all say the same.
     """
 
     device: str
@@ -73,6 +75,7 @@ class RequestPairPredictions(Command):
     device_memory_bytes: int = 0
     doubted: frozenset[tuple[str, str]] = frozenset()
     calibration: DeviceCalibration | None = None
+    sharing: DeviceSharing = DeviceSharing.UNSTATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,7 @@ class RefreshPairs(Command):
         known: What was answered before.
         device_memory_bytes: As in `RequestPairPredictions`.
         calibration: As in `RequestPrediction`.
+        sharing: As in `RequestPairPredictions`.
     """
 
     device: str
@@ -95,6 +99,7 @@ class RefreshPairs(Command):
     known: tuple[PairPrediction, ...] = ()
     device_memory_bytes: int = 0
     calibration: DeviceCalibration | None = None
+    sharing: DeviceSharing = DeviceSharing.UNSTATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.jobs.replica_terms import NO_REPLICAS, ReplicaTerms
 from scheduler_service.core.queue.queue_terms import NO_TERMS, QueueTerms
@@ -235,6 +236,7 @@ class Gpu:
     Attributes:
         calibration: What its node measured of it; None = nothing.
         not_calibrated: Why, in words.
+        sharing: How jobs share it, as its node says.
     """
 
     gpu_id: str
@@ -244,6 +246,7 @@ class Gpu:
     index: int = 0
     calibration: DeviceCalibration | None = None
     not_calibrated: str = ""
+    sharing: DeviceSharing = DeviceSharing.UNSTATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,6 +380,7 @@ class PairPrediction:
         micro_batch_size: Of the victim; 0 = any.
         other_micro_batch_size: Of the other job; 0 = any.
         times_measured: How often the pair was measured, here or elsewhere; 0 = never.
+        sharing: How the jobs would share the device; unstated = it was not asked for one way.
     """
 
     victim_key: str
@@ -390,3 +394,4 @@ class PairPrediction:
     model_version: str = ""
     times_measured: int = 0
     other_micro_batch_size: int = 0
+    sharing: DeviceSharing = DeviceSharing.UNSTATED

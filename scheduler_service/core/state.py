@@ -6,12 +6,13 @@ dictionaries. Records are frozen: a change is a replacement, so that a reader ne
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
 from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.inventory import newest_calibration
 from scheduler_service.core.cluster_view.occupancy import Occupancy
 from scheduler_service.core.cluster_view.progress_extrapolation import ReportedJobs
@@ -84,6 +85,7 @@ class ClusterState:
         self._pauses: dict[str, None] = {}
         self._devices: dict[str, int] = {}
         self._calibrations: dict[str, DeviceCalibration] = {}
+        self._ways: dict[str, Counter[DeviceSharing]] = {}
 
     @property
     def devices(self) -> Mapping[str, int]:
@@ -237,6 +239,7 @@ class ClusterState:
         before = self.nodes.get(node.node_id)
         self.occupancy.put_node(node)
         self._recall_calibrations(node, before)
+        self._recall_sharing(node, before)
         self.waiting.forget_lengths()
 
     def drop_node(self, node_id: str) -> None:
@@ -244,6 +247,7 @@ class ClusterState:
         before = self.nodes[node_id]
         self.occupancy.drop_node(node_id)
         self._recall_calibrations(before, None)
+        self._recall_sharing(None, before)
         self.waiting.forget_lengths()
 
     def _recall_calibrations(self, node: Node, before: Node | None) -> None:
@@ -254,6 +258,17 @@ class ClusterState:
                 self._calibrations.pop(device, None)
             else:
                 self._calibrations[device] = newest
+
+    def _recall_sharing(self, node: Node | None, before: Node | None) -> None:
+        """Count how GPUs are shared; a device type of which not all say the same is shared in no way that is known."""
+        gone, come = (one.gpus if one is not None else () for one in (before, node))
+        for gpu in come:
+            self._ways.setdefault(gpu.device, Counter())[gpu.sharing] += 1
+        for gpu in gone:
+            self._ways[gpu.device][gpu.sharing] -= 1
+        for device in dict.fromkeys(gpu.device for gpu in (*gone, *come)):
+            ways = [way for way, gpus in self._ways[device].items() if gpus > 0]
+            self.predictions.share(device, ways[0] if len(ways) == 1 else DeviceSharing.UNSTATED)
 
     def load_registers(self, *, living_keys: Mapping[str, KeyUse], devices: Mapping[str, int]) -> None:
         """Replace what was counted while loading by what was counted in life."""

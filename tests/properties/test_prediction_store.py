@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import Level, PairPrediction
 
@@ -15,7 +16,9 @@ KEY, SUB_BATCH, RATIO = st.sampled_from(KEYS), st.sampled_from((0, 4)), st.sampl
 Change = Callable[[PredictionStore], object]
 
 
-def reported(victim: str, other: str, micro_batch_size: int, ratio: float) -> Change:
+def reported(
+    victim: str, other: str, micro_batch_size: int, ratio: float, sharing: DeviceSharing = DeviceSharing.UNSTATED
+) -> Change:
     pair = PairPrediction(
         victim_key=victim,
         other_key=other,
@@ -24,6 +27,7 @@ def reported(victim: str, other: str, micro_batch_size: int, ratio: float) -> Ch
         upper_ratio=ratio,
         micro_batch_size=micro_batch_size,
         model_version=f"m{ratio}",
+        sharing=sharing,
     )
     return lambda store: store.put_pair(pair)
 
@@ -70,3 +74,24 @@ def test_a_measured_pair_is_answered_as_measured_with_the_newest_average() -> No
     seen = store.pair("a", "b", "d")
     assert seen is not None
     assert (seen.level, round(seen.slowdown_ratio, 6), seen.times_measured) == (Level.OBSERVED, 0.55, 2)
+
+
+WAY = st.sampled_from(DeviceSharing)
+
+
+@given(st.lists(st.tuples(WAY, KEY, KEY, RATIO, st.booleans()), max_size=12))
+def test_what_is_known_of_one_way_of_sharing_follows_from_that_way_alone(
+    changes: list[tuple[DeviceSharing, str, str, float, bool]],
+) -> None:
+    for way in DeviceSharing:
+        full, own = PredictionStore(), PredictionStore()
+        for sharing, victim, other, ratio, is_measured in changes:
+            for store in (full, own) if sharing is way else (full,):
+                store.share("d", sharing)
+                reported(victim, other, 0, ratio, sharing)(store)
+                if is_measured:
+                    measured(victim, other, ratio)(store)
+        for store in (full, own):
+            store.share("d", way)
+        assert answers(full) == answers(own)
+        assert full.observed_among(KEYS, "d") == own.observed_among(KEYS, "d")

@@ -36,6 +36,7 @@ class FakeAgent:
         logs: What `ReadLog` answers with.
         windows: What every heartbeat carries.
         launch_rules: What the Hello says that this node runs; None = it does not say.
+        sharing: What the Hello says of how jobs share its devices.
     """
 
     address: str
@@ -57,6 +58,7 @@ class FakeAgent:
     no_profiles: bool = False
     instance_id: str = ""
     launch_rules: node_agent_pb2.LaunchRules | None = None
+    sharing: resources_pb2.DeviceSharing.ValueType = resources_pb2.DEVICE_SHARING_UNSPECIFIED
     hellos: int = 0
     acks: int = 0
 
@@ -169,6 +171,7 @@ class FakeAgent:
                     memory_bytes=16 * GIB,
                     healthy=True,
                     index=index,
+                    sharing=self.sharing,
                 )
                 for index in range(self.gpus)
             ],

@@ -268,6 +268,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
         self, request: prediction_pb2.PredictPairsRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.PredictPairsResponse:
         """Expects every job to be 10 % slower with every other one, unless something else was put in."""
+        self.seen.append(request)
         if self.pairs is not None:
             return self.pairs
         ids = [job.job_id for job in request.jobs]
@@ -304,8 +305,12 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
                 victim_global_batch_size=16,
                 other_graph_sha256=other * 32,
                 other_global_batch_size=16,
+                sharing=sharing,
             )
-            for victim, other, slowdown_ratio in (("ab", "cd", 0.1), ("cd", "ab", 0.8))
+            for victim, other, slowdown_ratio, sharing in (
+                ("ab", "cd", 0.1, resources_pb2.DEVICE_SHARING_MPS),
+                ("cd", "ab", 0.8, resources_pb2.DEVICE_SHARING_UNSPECIFIED),
+            )
         ]
         return prediction_pb2.ListMeasuredPairsResponse(pairs=pairs)
 

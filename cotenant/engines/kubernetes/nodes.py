@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cotenant.device_sharing import read_sharing
 from cotenant.engines.device_rules import DeviceRule, rule_of
 from cotenant.engines.kubernetes.pods import GPU_RESOURCE
 from cotenant.engines.kubernetes.values import Row, quantities_of, quantity_of, row_of, rows_of, text_of
@@ -16,6 +17,8 @@ PLACED_VALUE: Final = "placed"
 """On a node with this label every GPU is given out by cotenant, to pods that ask the device plugin for none."""
 UUIDS_ANNOTATION: Final = "cotenant.io/gpu-uuids"
 """Uuids of its GPUs, separated by commas; without it they are called by their indices."""
+_STRATEGY_LABEL: Final = "nvidia.com/gpu.sharing-strategy"
+"""Of NVIDIA's feature discovery: none, time-slicing or mps."""
 PARTS_PER_GPU: Final = 100
 GPUS_PER_NODE_MAX: Final = 64
 _MIB: Final = 2**20
@@ -74,6 +77,7 @@ def read_node(row: Row, devices: Sequence[DeviceRule], warnings: list[str]) -> G
             memory_bytes=rule.memory_bytes,
             slots=slots,
             is_addressable=is_placed or len(names) == 1,
+            sharing=read_sharing(text_of(labels, _STRATEGY_LABEL).replace("-", "_")),
         )
         for name in names
     )

@@ -10,6 +10,7 @@ from typing import Final
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.device_calibration_message import calibration_message
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from cotenant.job_settings_message import settings_message
 from cotenant.v1 import prediction_pb2, resources_pb2
@@ -165,6 +166,7 @@ def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction
         device=command.device,
         device_memory_bytes=command.device_memory_bytes,
         calibration=_calibration(command.calibration),
+        sharing=resources_pb2.DeviceSharing.ValueType(command.sharing),
         jobs=[_job_reference(member) for member in command.members],
         observed=[
             prediction_pb2.ObservedPair(
@@ -200,7 +202,10 @@ def member_name(member: PairMember) -> str:
 
 
 def pair_predictions(
-    device: str, answer: prediction_pb2.PredictPairsResponse, members: Sequence[PairMember] = ()
+    device: str,
+    answer: prediction_pb2.PredictPairsResponse,
+    members: Sequence[PairMember] = (),
+    sharing: DeviceSharing = DeviceSharing.UNSTATED,
 ) -> Iterator[PairPrediction]:
     """Read the matrices, victim by other; two parts of batches are left out.
 
@@ -230,6 +235,7 @@ def pair_predictions(
             in_domain=answer.in_domain[index],
             model_version=answer.model_version,
             times_measured=times[index],
+            sharing=sharing,
         )
 
 

@@ -243,7 +243,7 @@ class PredictorClient:
                 answer = await self._connected().PredictPairs(
                     prediction_messages.pairs_question(command), timeout=deadline_s
                 )
-            return tuple(prediction_messages.pair_predictions(command.device, answer, command.members))
+            return tuple(prediction_messages.pair_predictions(command.device, answer, command.members, command.sharing))
         except grpc.aio.AioRpcError as error:
             raise await self._explained(error) from error
         except (ValueError, KeyError) as error:

@@ -22,7 +22,11 @@ from scheduler_service.core.jobs.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.lifecycle.attempts import hold_until, lose, stop
 from scheduler_service.core.lifecycle.migration import withdraw_move
 from scheduler_service.core.lifecycle.preparation import give_up_preparation, lose_prepared_place, order_again
-from scheduler_service.core.predictions.prediction_requests import ask_about_devices, refresh_hold_of_waiting
+from scheduler_service.core.predictions.prediction_requests import (
+    ask_about_devices,
+    ask_about_sharing,
+    refresh_hold_of_waiting,
+)
 from scheduler_service.core.records import AfterStop, Node, Phase, Reason
 from scheduler_service.core.state import ClusterState
 
@@ -35,7 +39,7 @@ def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
     )
     known_devices = frozenset(state.devices)
     had_gpus = bool(state.gpus)
-    calibrations = dict(state.calibrations)
+    calibrations, sharing = dict(state.calibrations), dict(state.predictions.sharing)
     state.put_node(_cleaned(state, event.node))
     _drop_abandoned(state, node_id)
     listed = {running.job_id: running for running in event.attempts if _is_current(state, node_id, running)}
@@ -51,6 +55,7 @@ def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
     measured = frozenset(name for name in devices if state.calibrations.get(name) != calibrations.get(name))
     if not had_gpus or (devices - known_devices) | measured:
         ask_about_devices(state, (devices - known_devices) | measured, step)
+    ask_about_sharing(state, sharing, step)
     step.is_decision_due = True
 
 
@@ -145,7 +150,9 @@ def forget_node(state: ClusterState, event: NodeForgotten, step: EventEffects) -
     """Give up a node with everything that ran there; its name and its GPUs may belong to another one."""
     if event.node_id in state.nodes:
         lose_node(state, NodeLost(at_ms=event.at_ms, node_id=event.node_id), step)
+        sharing = dict(state.predictions.sharing)
         state.drop_node(event.node_id)
+        ask_about_sharing(state, sharing, step)
 
 
 def _has_attempt_on(state: ClusterState, job_id: str, node_id: str) -> bool:

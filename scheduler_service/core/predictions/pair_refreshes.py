@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.commands import RefreshPairs
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import PairsRefreshed
@@ -95,6 +96,7 @@ def _question(state: ClusterState, device: str) -> RefreshPairs:
         device=device,
         device_memory_bytes=state.devices.get(device, 0),
         calibration=state.calibrations.get(device),
+        sharing=state.predictions.sharing.get(device, DeviceSharing.UNSTATED),
         members=tuple(pair_member(state, key, device) for key in keys),
         observed=state.predictions.observed_among(keys, device),
         doubted=state.predictions.doubted_among(keys, device),

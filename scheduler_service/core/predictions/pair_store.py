@@ -8,6 +8,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.predictions.measured_averages import ObservedSlowdown, Sizes, at_sizes, with_windows
 from scheduler_service.core.records import Level, PairPrediction
@@ -19,8 +20,15 @@ MOVED_RATIO_MIN = 0.01
 """A measured average that moves by less makes nothing stale."""
 
 
+def place_name(device: str, sharing: DeviceSharing) -> str:
+    """Return under what the pairs of a device type are kept that is shared in a way; also in stored snapshots."""
+    return f"{device}\t{sharing.label}" if sharing else device
+
+
 class PairStore:
-    """Pairs of keys by device; what was observed overrides what was predicted.
+    """Pairs of keys by device and way of sharing; what was observed overrides what was predicted.
+
+    Whoever names a device type means it as it is shared now; what is known of the other way stays where it is.
 
     Attributes:
         changes: What changed of them.
@@ -31,7 +39,25 @@ class PairStore:
         self._pairs: dict[str, dict[tuple[str, str], dict[Sizes, PairPrediction]]] = {}
         self._observed: dict[str, dict[tuple[str, str], ObservedSlowdown]] = {}
         self._victims_of: dict[str, dict[str, None]] = {}
+        self._sharing: dict[str, DeviceSharing] = {}
+        self._places: dict[str, str] = {}
         self.changes = ChangeLog()
+
+    @property
+    def sharing(self) -> Mapping[str, DeviceSharing]:
+        """How devices are shared, by type, as far as that is said."""
+        return MappingProxyType(self._sharing)
+
+    def share(self, device: str, sharing: DeviceSharing) -> None:
+        """Let a device type be shared in a way from now on."""
+        if sharing:
+            self._sharing[device], self._places[device] = sharing, place_name(device, sharing)
+        else:
+            self._sharing.pop(device, None)
+            self._places.pop(device, None)
+
+    def _place(self, device: str) -> str:
+        return self._places.get(device, device)
 
     def pair(
         self,
@@ -47,7 +73,9 @@ class PairStore:
         and answers, out of domain, where nothing else is known.
         """
         observed_co_located = self._observed.get(victim_key)
-        observed = observed_co_located.get((other_key, device)) if observed_co_located is not None else None
+        observed = (
+            observed_co_located.get((other_key, self._place(device))) if observed_co_located is not None else None
+        )
         if observed is None:
             return self.predicted_pair(victim_key, other_key, device, micro_batch_size, other_micro_batch_size)
         known = observed.answers.get((micro_batch_size, other_micro_batch_size))
@@ -71,6 +99,7 @@ class PairStore:
             in_domain=not observed.is_doubtful,
             model_version=predicted.model_version if predicted is not None else "",
             times_measured=0 if observed.is_doubtful else observed.windows,
+            sharing=self._sharing.get(device, DeviceSharing.UNSTATED),
         )
         return answer
 
@@ -84,35 +113,38 @@ class PairStore:
     ) -> PairPrediction | None:
         """Return what the predictor answered about a pair, or None: these micro-batches before any."""
         return at_sizes(
-            self._pairs.get(victim_key, {}).get((other_key, device)), micro_batch_size, other_micro_batch_size
+            self._pairs.get(victim_key, {}).get((other_key, self._place(device))),
+            micro_batch_size,
+            other_micro_batch_size,
         )
 
     def has_pair(self, victim_key: str, other_key: str, device: str) -> bool:
         """Say whether anything is known of a pair."""
-        pair = other_key, device
+        pair = other_key, self._place(device)
         if pair in self._observed.get(victim_key, _NO_PAIRS):
             return True
         return at_sizes(self._pairs.get(victim_key, _NO_PAIRS).get(pair), 0, 0) is not None
 
     def has_sound(self, victim_key: str, other_key: str, device: str) -> bool:
         """Say whether a pair was measured here while no other job used the GPU."""
-        observed = self._observed.get(victim_key, {}).get((other_key, device))
+        observed = self._observed.get(victim_key, {}).get((other_key, self._place(device)))
         return observed is not None and not observed.is_doubtful
 
     def put_pair(self, pair: PairPrediction) -> None:
         """Store an answer about a pair; both directions of a question arrive as two of these."""
         self.changes.note(pair.victim_key, pair.other_key)
-        observed = self._observed.get(pair.victim_key, {}).get((pair.other_key, pair.device))
+        place = pair.other_key, place_name(pair.device, pair.sharing)
+        observed = self._observed.get(pair.victim_key, {}).get(place)
         if observed is not None:
             observed.answers.clear()
         by_pair = self._pairs.setdefault(pair.victim_key, {})
-        by_sizes = by_pair.setdefault((pair.other_key, pair.device), {})
+        by_sizes = by_pair.setdefault(place, {})
         by_sizes[pair.micro_batch_size, pair.other_micro_batch_size] = pair
         self._victims_of.setdefault(pair.other_key, {})[pair.victim_key] = None
 
     def replace_pair(self, pair: PairPrediction) -> None:
         """Store an answer in the place of everything that was answered about the pair, at whatever micro-batches."""
-        self._pairs.get(pair.victim_key, {}).pop((pair.other_key, pair.device), None)
+        self._pairs.get(pair.victim_key, {}).pop((pair.other_key, place_name(pair.device, pair.sharing)), None)
         self.put_pair(pair)
 
     def observe_pair(
@@ -126,10 +158,17 @@ class PairStore:
         is_doubtful: bool = False,
     ) -> float | None:
         """Fold measured windows into the average of their pair; return by how much it moved, None for the first."""
+        return self._observe(
+            victim_key, other_key, self._place(device), slowdown_ratio, windows, is_doubtful=is_doubtful
+        )
+
+    def _observe(
+        self, victim_key: str, other_key: str, place: str, slowdown_ratio: float, windows: int, *, is_doubtful: bool
+    ) -> float | None:
         observed = self._observed.setdefault(victim_key, {})
-        past = observed.get((other_key, device))
+        past = observed.get((other_key, place))
         present = with_windows(past, slowdown_ratio, windows, is_doubtful=is_doubtful)
-        observed[other_key, device] = present
+        observed[other_key, place] = present
         self._victims_of.setdefault(other_key, {})[victim_key] = None
         moved_ratio = abs(present.slowdown_ratio - past.slowdown_ratio) if past is not None else None
         is_sounder = past is not None and past.is_doubtful and not present.is_doubtful
@@ -139,29 +178,30 @@ class PairStore:
 
     def observed_among(self, keys: Sequence[str], device: str) -> tuple[tuple[str, str, float], ...]:
         """Return (victim key, other key, slowdown) of the measured pairs of some keys; bounded."""
-        named = frozenset(keys)
+        named, place = frozenset(keys), self._place(device)
         found = (
             (victim, other, observed.slowdown_ratio)
             for victim in keys
-            for (other, device_of_pair), observed in self._observed.get(victim, {}).items()
-            if device_of_pair == device and other in named
+            for (other, where), observed in self._observed.get(victim, {}).items()
+            if where == place and other in named
         )
         return tuple(islice(found, OBSERVED_PER_QUESTION_MAX))
 
     def doubted_among(self, keys: Sequence[str], device: str) -> frozenset[tuple[str, str]]:
         """Return those of `observed_among` that were measured only while others used the device."""
-        named = self.observed_among(keys, device)
+        named, place = self.observed_among(keys, device), self._place(device)
         return frozenset(
-            (victim, other) for victim, other, _ in named if self._observed[victim][other, device].is_doubtful
+            (victim, other) for victim, other, _ in named if self._observed[victim][other, place].is_doubtful
         )
 
     def sound_pairs(self, device: str) -> Iterator[tuple[str, str, float]]:
         """Yield (victim key, other key, slowdown) of the pairs measured on a device type without doubt; bounded."""
+        place = self._place(device)
         found = (
             (victim, other, observed.slowdown_ratio)
             for victim, pairs in self._observed.items()
             for (other, where), observed in pairs.items()
-            if where == device and not observed.is_doubtful
+            if where == place and not observed.is_doubtful
         )
         return islice(found, OBSERVED_PER_QUESTION_MAX)
 
@@ -169,21 +209,22 @@ class PairStore:
         self, victim_key: str, other_key: str, device: str, slowdown_ratio: float, *, at_ms: int
     ) -> None:
         """Remember that a pair broke a consent: what the trial measured is what is known of it."""
-        windows = self._observed.get(victim_key, {}).get((other_key, device), ObservedSlowdown(slowdown_ratio=0.0))
+        place = self._place(device)
+        windows = self._observed.get(victim_key, {}).get((other_key, place), ObservedSlowdown(slowdown_ratio=0.0))
         observed = ObservedSlowdown(slowdown_ratio=slowdown_ratio, windows=windows.windows)
-        self._observed.setdefault(victim_key, {})[other_key, device] = observed
+        self._observed.setdefault(victim_key, {})[other_key, place] = observed
         self._victims_of.setdefault(other_key, {})[victim_key] = None
-        self._broken_trials.pop((victim_key, other_key, device), None)
-        self._broken_trials[victim_key, other_key, device] = at_ms
+        self._broken_trials.pop((victim_key, other_key, place), None)
+        self._broken_trials[victim_key, other_key, place] = at_ms
         self.changes.note(victim_key, other_key)
 
     def forget_broken_trials(self, before_ms: int) -> bool:
         """Forget pairs whose trial broke before an instant, oldest first; they may be tried again."""
         has_forgotten = False
         while self._broken_trials and (oldest := next(iter(self._broken_trials.items())))[1] < before_ms:
-            victim, other, device = oldest[0]
+            victim, other, place = oldest[0]
             del self._broken_trials[oldest[0]]
-            self._observed.get(victim, {}).pop((other, device), None)
+            self._observed.get(victim, {}).pop((other, place), None)
             self.changes.note(victim, other)
             has_forgotten = True
         return has_forgotten

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.jobs.job_records import JobRecord
@@ -71,37 +72,68 @@ def ask_about_pairs(state: ClusterState, key: str, device: str, step: EventEffec
         state.keys.note_all_pairs_known(key, device)
 
 
+def ask_about_sharing(state: ClusterState, before: Mapping[str, DeviceSharing], step: EventEffects) -> None:
+    """Ask about the pairs on device types that are shared in another way than before; jobs wait for the answers."""
+    ways = state.predictions.sharing
+    changed = [device for device in sorted(state.devices) if ways.get(device) != before.get(device)]
+    if not changed:
+        return
+    for key in state.living_keys:
+        state.predictions.changes.note(key)
+    present = {entry.gpu.device for entry in state.gpus.values()}
+    for device in (name for name in changed if name in present):
+        keys = tuple(key for key, use in sorted(state.living_keys.items()) if _may_meet(state, key, use, device))
+        unknown = tuple(key for key in keys if any(not _knows_pair(state, key, other, device) for other in keys))
+        if unknown:
+            step.commands.append(_pairs_question(state, keys, unknown, device))
+        for key in unknown:
+            state.predictions.await_pairs(key, device)
+    for job_id in tuple(state.in_phase(Phase.PENDING)):
+        refresh_hold(state, job_id)
+
+
+def _may_meet(state: ClusterState, key: str, use: KeyUse, device: str) -> bool:
+    return use.may_share and state.predictions.job(key, device) is not None
+
+
+def _knows_pair(state: ClusterState, key: str, other: str, device: str) -> bool:
+    return state.predictions.has_pair(key, other, device) and state.predictions.has_pair(other, key, device)
+
+
 def _ask_about_pairs_with(
     state: ClusterState, key: str, device: str, others: Sequence[str], step: EventEffects
 ) -> None:
     keys = tuple(dict.fromkeys((key, *others)))
-    step.commands.append(
-        RequestPairPredictions(
-            device=device,
-            members=(
-                *(pair_member(state, member, device) for member in keys),
-                *(_smaller_members(state, key) if len(keys) <= SMALLER_PARTNERS_MAX else ()),
-            ),
-            new_keys=(key,),
-            observed=state.predictions.observed_among(keys, device),
-            device_memory_bytes=state.devices.get(device, 0),
-            doubted=state.predictions.doubted_among(keys, device),
-            calibration=state.calibrations.get(device),
-        )
+    step.commands.append(_pairs_question(state, keys, (key,), device))
+
+
+def _pairs_question(
+    state: ClusterState, keys: tuple[str, ...], new_keys: tuple[str, ...], device: str
+) -> RequestPairPredictions:
+    is_small = len(new_keys) == 1 and len(keys) <= SMALLER_PARTNERS_MAX
+    return RequestPairPredictions(
+        device=device,
+        members=(
+            *(pair_member(state, member, device) for member in keys),
+            *(_smaller_members(state, new_keys[0]) if is_small else ()),
+        ),
+        new_keys=new_keys,
+        observed=state.predictions.observed_among(keys, device),
+        device_memory_bytes=state.devices.get(device, 0),
+        doubted=state.predictions.doubted_among(keys, device),
+        calibration=state.calibrations.get(device),
+        sharing=state.predictions.sharing.get(device, DeviceSharing.UNSTATED),
     )
 
 
 def _unknown_partners(state: ClusterState, key: str, device: str) -> list[str]:
     """Return the living keys about whose pair with this one nothing is known, itself included; bounded."""
-    predictions = state.predictions
     found = [
         other
         for other, use in state.living_keys.items()
-        if use.may_share
-        and predictions.job(other, device) is not None
-        and not (predictions.has_pair(key, other, device) and predictions.has_pair(other, key, device))
+        if _may_meet(state, other, use, device) and not _knows_pair(state, key, other, device)
     ]
-    return sorted(found)[-predictions.keys_max :]
+    return sorted(found)[-state.predictions.keys_max :]
 
 
 def _smaller_members(state: ClusterState, key: str) -> Iterator[PairMember]:

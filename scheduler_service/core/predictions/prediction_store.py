@@ -305,9 +305,9 @@ class PredictionStore(PairStore):
         # Who wrote it before windows were counted has seen each pair at least once.
         windows = stored.observed_windows or (1,) * len(stored.observed)
         doubted = frozenset(stored.doubted)
-        for (victim, other, device, ratio), count in zip(stored.observed, windows, strict=True):
-            is_doubtful = (victim, other, device) in doubted
-            self.observe_pair(victim, other, device, ratio, count, is_doubtful=is_doubtful)
+        for (victim, other, place, ratio), count in zip(stored.observed, windows, strict=True):
+            is_doubtful = (victim, other, place) in doubted
+            self._observe(victim, other, place, ratio, count, is_doubtful=is_doubtful)
         self.refreshes, self.curves = dict(stored.refreshes), dict(stored.curves)
         self._outstanding_pairs = dict.fromkeys(stored.outstanding_pairs)
         self.larger_peaks.load(stored.larger_peaks)

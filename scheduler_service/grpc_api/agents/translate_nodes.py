@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cotenant.device_calibration_message import calibration_message
-from cotenant.v1 import node_agent_pb2, scheduling_pb2
+from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.agents.agent_sessions import AgentSession, AgentSessions
 from scheduler_service.core.cluster_view.view import GpuView
 from scheduler_service.core.records import Node
@@ -50,5 +50,6 @@ def _gpu_message(state: ClusterState, view: GpuView, session: AgentSession | Non
         index=view.gpu.index,
         calibration=calibration_message(calibration) if (calibration := view.gpu.calibration) else None,
         not_calibrated=view.gpu.not_calibrated,
+        sharing=resources_pb2.DeviceSharing.ValueType(view.gpu.sharing),
         fault="" if view.gpu.healthy else observed.fault[:FAULT_CHARACTERS_MAX],
     )

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from cotenant.device_sharing import DeviceSharing
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings
 from scheduler_service.adapters.predictor.predictor_client import UNKNOWN_DEVICE, PredictorClient
@@ -176,6 +177,7 @@ class _Conversation:
             members=tuple(members.values()),
             new_keys=self._new_keys(members, device),
             device_memory_bytes=self._devices[device],
+            sharing=self._store.sharing.get(device, DeviceSharing.UNSTATED),
         )
         asking = self._predictor.predict_pairs(question, deadline_s=max(self._seconds_left(), 0.001))
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, compress, repeat
 from operator import and_, lt
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.empty_cluster import EmptyCluster
 from scheduler_service.core.cluster_view.listed_gpus import ListedGpus
 from scheduler_service.core.cluster_view.view import GpuView
@@ -26,6 +27,7 @@ class SnapshotNodes:
         slowdown_ewma_ratios: As in the view.
         least_memory_bytes: The least memory of each device type, of its healthy GPUs where it has any.
         queues: The queues that a node serves, by id; absent = all.
+        sharing: How the GPUs of a device type are shared, where all say the same.
     """
 
     usable: Mapping[str, Node]
@@ -34,6 +36,7 @@ class SnapshotNodes:
     slowdown_ewma_ratios: Mapping[str, float]
     least_memory_bytes: Mapping[str, int]
     queues: Mapping[str, frozenset[str]]
+    sharing: Mapping[str, DeviceSharing]
 
 
 def describe_unusable(nodes: SnapshotNodes) -> str:
@@ -87,7 +90,15 @@ def read_nodes(nodes: RowColumns) -> SnapshotNodes:
         },
         least_memory_bytes=_least_memory_bytes(set(zip(devices, memory_bytes, healthy, strict=True))),
         queues={name: frozenset(queues) for name, queues in zip(node_ids, nodes["queues"], strict=True) if queues},
+        sharing=_sharing({*zip(devices, gpus["sharing"], strict=True)}),
     )
+
+
+def _sharing(said: Iterable[tuple[str, int]]) -> Mapping[str, DeviceSharing]:
+    ways = dict[str, set[DeviceSharing]]()
+    for device, number in said:
+        ways.setdefault(device, set()).add(DeviceSharing(number))
+    return {device: way for device, (way, *others) in ways.items() if way and not others}
 
 
 def _shared_names(names: Sequence[str]) -> Sequence[str]:

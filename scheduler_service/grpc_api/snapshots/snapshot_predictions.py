@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from types import MappingProxyType
 from typing import Final
 
+from cotenant.device_sharing import DeviceSharing
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.cluster_view.capacity import samples_per_gpu
 from scheduler_service.core.predictions.prediction_store import PredictionStore
@@ -66,13 +68,21 @@ class SnapshotPredictions(PredictionStore):
     Args:
         rows: The predictions of the snapshot.
         stating: Its jobs that state figures, by key.
+        sharing: How device types are shared, as far as its nodes say.
 
     Attributes:
         caller: For whom a policy asks; once they have left, the next question ends the work.
     """
 
-    def __init__(self, rows: PredictionRows, stating: Mapping[str, scheduling_pb2.SnapshotJob]) -> None:
+    def __init__(
+        self,
+        rows: PredictionRows,
+        stating: Mapping[str, scheduling_pb2.SnapshotJob],
+        sharing: Mapping[str, DeviceSharing] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
+        for device, way in sharing.items():
+            self.share(device, way)
         self.caller = WaitingCaller()
         self._rows = rows
         self._answers: dict[PairPlace, PairPrediction] = {}

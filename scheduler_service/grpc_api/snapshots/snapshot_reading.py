@@ -127,7 +127,7 @@ def _read_jobs(
     jobs = known.read(messages)
     if jobs is None or repeats([job.request.job_id for job in jobs]):
         return None
-    store = SnapshotPredictions(predictions, _stating(jobs, messages))
+    store = SnapshotPredictions(predictions, _stating(jobs, messages), nodes.sharing)
     return ReadSnapshot(
         valid=ValidSnapshot(snapshot, predictions.pairs),
         nodes=nodes,
@@ -149,16 +149,18 @@ def _read_valid_rows(
     valid = drop_invalid_rows(snapshot, pairs)
     running, pending = RowColumns(valid.snapshot.running), RowColumns(valid.snapshot.pending)
     messages = RowColumns([*running["job"], *pending["job"]])
-    nodes, jobs = RowColumns(valid.snapshot.nodes), read_jobs(messages)
+    nodes, jobs = read_nodes(RowColumns(valid.snapshot.nodes)), read_jobs(messages)
     return ReadSnapshot(
         valid=valid,
-        nodes=read_nodes(nodes),
+        nodes=nodes,
         messages=messages.rows,
         jobs=jobs,
         running=running,
         pending=pending,
         store=SnapshotPredictions(
-            PredictionRows(RowColumns(valid.snapshot.job_predictions), valid.pairs), _stating(jobs, messages.rows)
+            PredictionRows(RowColumns(valid.snapshot.job_predictions), valid.pairs),
+            _stating(jobs, messages.rows),
+            nodes.sharing,
         ),
     )
 

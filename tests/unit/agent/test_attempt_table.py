@@ -284,6 +284,13 @@ def test_what_cannot_be_paused_is_refused_with_the_reason(
     assert order_of(directory) == {}
 
 
+def test_a_stand_in_is_never_under_mps(state: StateDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "control").touch()
+    monkeypatch.chdir(tmp_path)
+    table, _ = adopted(state, environment={"CUDA_VISIBLE_DEVICES": "", "CUDA_MPS_PIPE_DIRECTORY": "."})
+    assert not table.find(KEY).living_attempt.under_mps
+
+
 @pytest.mark.parametrize(("timeout_ms", "longest_ms"), [(0, 60_000), (600_000, 60_000), (40_000, 19_999), (1, 1)])
 def test_a_gang_stands_still_for_less_than_half_of_what_its_ranks_wait_for_each_other(
     state: StateDirectory, timeout_ms: int, longest_ms: int

@@ -27,6 +27,17 @@ def test_jobs_are_named_where_the_scheduler_knows_them(
     assert "cnn-waiting x16" in cotenant("pairs").out
 
 
+def test_a_pair_says_how_the_two_shared_the_device(
+    cotenant: CommandLine, predictor: FakePredictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert [line.rstrip().endswith("cpu-standin, mps") for line in cotenant("pairs").out.splitlines()[1:]] == [
+        False,
+        True,
+    ]
+    assert json.loads(cotenant("pairs", "-o", "json").out)["pairs"][1]["sharing"] == "DEVICE_SHARING_MPS"
+
+
 def test_without_a_scheduler_keys_stand_for_names(cotenant: CommandLine, predictor: FakePredictor) -> None:
     outcome = cotenant("pairs", "--scheduler", "127.0.0.1:1", "--timeout", "1")
     assert outcome.code == 0

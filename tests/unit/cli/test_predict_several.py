@@ -68,6 +68,26 @@ def test_two_graphs_are_asked_about_together(cotenant: CommandLine, predictor: F
     assert "not calibrated" not in measured
 
 
+@pytest.mark.parametrize(
+    ("words", "sharing"),
+    [
+        ((), resources_pb2.DEVICE_SHARING_UNSPECIFIED),
+        (("--sharing", "mps"), resources_pb2.DEVICE_SHARING_MPS),
+        (("--sharing", "time-slicing"), resources_pb2.DEVICE_SHARING_TIME_SLICING),
+    ],
+)
+def test_pairs_are_asked_about_as_the_jobs_would_share(
+    cotenant: CommandLine,
+    predictor: FakePredictor,
+    words: tuple[str, ...],
+    sharing: resources_pb2.DeviceSharing.ValueType,
+) -> None:
+    predictor.pairs, predictor.risk = prediction_pb2.PredictPairsResponse(), prediction_pb2.PredictMemoryRiskResponse()
+    cotenant("predict", MLP, CNN, "--batch-size", "16", *words)
+    (request,) = [one for one in predictor.seen if isinstance(one, prediction_pb2.PredictPairsRequest)]
+    assert request.sharing == sharing
+
+
 def test_a_job_file_brings_its_settings_and_flags_win(
     cotenant: CommandLine, predictor: FakePredictor, tmp_path: Path
 ) -> None:
@@ -157,6 +177,8 @@ def test_a_setting_of_a_job_file_that_cannot_be_is_refused_by_name(
         ((MLP, "--batch-size", "1,2", "--micro-batch-size", "1"), "leave it out"),
         ((MLP, "--batch-size", ",".join(["8"] * 101)), "ask about 100 at most"),
         ((*[MLP] * 9, "--batch-size", "8"), "name at most 8"),
+        ((MLP, "--batch-size", "8", "--sharing", "mps"), "name several graphs, or leave --sharing out"),
+        ((MLP, CNN, "--batch-size", "8", "--sharing", "mig"), "'time-slicing', 'mps'"),
     ],
 )
 def test_a_question_that_cannot_be_is_answered_with_its_remedy(

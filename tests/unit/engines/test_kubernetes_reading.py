@@ -10,6 +10,8 @@ from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.kubernetes.reading import KubernetesReading
 from cotenant.engines.kubernetes.volumes import Volumes
 from cotenant.engines.records import EngineJob, EnginePhase, EngineState
+from cotenant.engines.snapshots import make_snapshot
+from cotenant.v1 import resources_pb2
 from tests.support.cases import for_each
 from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row
 
@@ -139,6 +141,23 @@ def test_a_single_time_sliced_gpu_has_its_replicas_as_parts() -> None:
     state = read(plugin_node("n1", gpus=1, replicas=4), bound(pod_row("a", None, gpus=1), "n1"))
     assert [gpu.slots for gpu in state.gpus.values()] == [4]
     assert held(state) == {"team/a": {"n1/0": 1}}
+
+
+@for_each(
+    ("strategy", "sharing"),
+    [
+        ("mps", resources_pb2.DEVICE_SHARING_MPS),
+        ("time-slicing", resources_pb2.DEVICE_SHARING_TIME_SLICING),
+        ("none", resources_pb2.DEVICE_SHARING_UNSPECIFIED),
+    ],
+)
+def test_a_node_says_by_the_label_of_feature_discovery_how_its_gpus_are_shared(
+    strategy: str, sharing: resources_pb2.DeviceSharing.ValueType
+) -> None:
+    labels = {"nvidia.com/gpu.sharing-strategy": strategy}
+    state = read(plugin_node("n1", gpus=1, replicas=4, labels=labels), plugin_node("n2", gpus=1))
+    made = make_snapshot(state, (), now_ms=0)
+    assert [node.gpus[0].sharing for node in made.nodes] == [sharing, resources_pb2.DEVICE_SHARING_UNSPECIFIED]
 
 
 def test_several_time_sliced_gpus_are_not_given_out_and_that_is_said() -> None:

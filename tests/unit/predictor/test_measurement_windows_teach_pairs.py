@@ -53,10 +53,10 @@ def record(stub: Stub, *sent: Any) -> messages.RecordMeasurementWindowsResponse:
     return answer
 
 
-def ask(stub: Stub, *hashes: str) -> messages.PredictPairsResponse:
+def ask(stub: Stub, *hashes: str, **request: Any) -> messages.PredictPairsResponse:
     jobs = [messages.JobRef(job_id=name, graph_sha256=name, settings=_SETTINGS) for name in hashes]
     answer: messages.PredictPairsResponse = stub.PredictPairs(
-        messages.PredictPairsRequest(device="cpu-standin", jobs=jobs)
+        messages.PredictPairsRequest(device="cpu-standin", jobs=jobs, **request)
     )
     return answer
 

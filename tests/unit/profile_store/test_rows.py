@@ -50,10 +50,15 @@ def test_a_colocated_window_is_a_row_of_pairs_against_the_same_machine_alone() -
     assert rows.pairs[0].other_job_keys == (OTHER.key,)
 
 
-def test_jobs_under_mps_did_not_take_turns() -> None:
+def test_jobs_under_mps_did_not_take_turns_and_are_compared_with_times_under_mps() -> None:
     alone, together = window(0, job=VICTIM, window_ms=16_000), co_located(10)
-    rows = make_rows([alone, together, dataclasses.replace(together, window_id="f" * 32, under_mps=True)])
+    under_mps = dataclasses.replace(together, window_id="f" * 32, under_mps=True)
+    assert make_rows([alone, together, under_mps]).left_out == {NEVER_ALONE: 1}
+    slow = dataclasses.replace(alone, window_id="e" * 32, window_ms=2 * alone.window_ms, under_mps=True)
+    rows = make_rows([alone, slow, together, under_mps])
     assert [row.share_mode for row in rows.pairs] == ["time_slicing", "mps"]
+    in_turns, side_by_side = (1.0 + (row.slowdown_ratio or 0.0) for row in rows.pairs)
+    assert in_turns == pytest.approx(2 * side_by_side)
 
 
 def test_a_job_that_never_ran_alone_still_has_a_row_that_says_so() -> None:

@@ -75,6 +75,21 @@ def test_pairs_become_one_row_with_their_median(graphs: Path, known: MeasuredJob
     assert pair.slowdown_ratio == pytest.approx(0.2)
 
 
+def test_a_pair_has_one_row_for_each_way_that_the_device_was_shared(
+    graphs: Path, known: MeasuredJob, other: MeasuredJob
+) -> None:
+    windows = [
+        window(number, job=known, others=others, window_ms=ms, under_mps=under_mps)
+        for number, (under_mps, others, ms) in enumerate(
+            [(way, (), 20_000) for way in (False, True)] + [(False, (other,), 60_000), (True, (other,), 22_000)] * 3
+        )
+    ]
+    collected = collect(graphs, *windows)
+    assert collected.dataset is not None
+    found = {row.share_mode: row.slowdown_ratio for row in collected.dataset.pairs}
+    assert found == {"time_slicing": pytest.approx(2.0), "mps": pytest.approx(0.1)}
+
+
 def test_two_short_windows_of_a_job_are_a_long_one(graphs: Path, known: MeasuredJob) -> None:
     short = [window(number, job=known, steps=1_200, window_ms=6_000) for number in (1, 2)]
     assert collect(graphs, *short).dataset is not None

@@ -1,0 +1,27 @@
+"""How a device lets co-located jobs run: what is measured one way says little of the other."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class DeviceSharing(IntEnum):
+    """A way of sharing; the numbers are those of the contract, and one that is not known here says nothing."""
+
+    UNSTATED = 0
+    TIME_SLICING = 1
+    MPS = 2
+
+    @classmethod
+    def _missing_(cls, value: object) -> DeviceSharing | None:
+        return cls.UNSTATED if isinstance(value, int) else None
+
+    @property
+    def label(self) -> str:
+        """As profiles, journals and people name it; empty where nothing is said."""
+        return self.name.lower() if self else ""
+
+
+def read_sharing(label: object) -> DeviceSharing:
+    """Returns the way that a journal or a profile names; a name that is not known here says nothing."""
+    return next((way for way in DeviceSharing if way.label == label), DeviceSharing.UNSTATED)

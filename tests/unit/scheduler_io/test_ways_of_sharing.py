@@ -1,0 +1,78 @@
+"""How GPUs are shared comes with a node's inventory, and goes with every question about pairs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cotenant.device_sharing import DeviceSharing
+from cotenant.v1 import node_agent_pb2, prediction_pb2, resources_pb2, scheduling_pb2
+from scheduler_service.adapters.agents.agent_messages import node_joined
+from scheduler_service.adapters.predictor.prediction_messages import pairs_question
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient, open_channel
+from scheduler_service.core.codec import decode_event, encode_event
+from scheduler_service.core.commands import PairMember, RefreshPairs, RequestPairPredictions
+from scheduler_service.grpc_api.snapshots.decide import decide
+from tests.support.fake_predictor import FakePredictor
+
+GIB = 1 << 30
+UNSTATED = resources_pb2.DEVICE_SHARING_UNSPECIFIED
+TURNS, MPS = resources_pb2.DEVICE_SHARING_TIME_SLICING, resources_pb2.DEVICE_SHARING_MPS
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"), [(UNSTATED, DeviceSharing.UNSTATED), (MPS, DeviceSharing.MPS), (9, DeviceSharing.UNSTATED)]
+)
+def test_a_way_survives_hello_event_and_log(said: resources_pb2.DeviceSharing.ValueType, kept: DeviceSharing) -> None:
+    gpu = node_agent_pb2.AgentGpu(gpu_id="g", device="d", memory_bytes=GIB, healthy=True, sharing=said)
+    event = node_joined(node_agent_pb2.Hello(node_id="n", gpus=[gpu]))
+    assert event.node.gpus[0].sharing is kept
+    assert decode_event(encode_event(event)) == event
+
+
+def test_both_questions_about_pairs_say_the_way() -> None:
+    members = (PairMember(key="k", graph_sha256="a" * 64, settings=None),)
+    for kind in (RequestPairPredictions, RefreshPairs):
+        assert pairs_question(kind(device="d", members=members)).sharing == UNSTATED
+        assert pairs_question(kind(device="d", members=members, sharing=DeviceSharing.MPS)).sharing == MPS
+
+
+def snapshot(*ways: resources_pb2.DeviceSharing.ValueType) -> scheduling_pb2.Snapshot:
+    made = scheduling_pb2.Snapshot(now_ms=1_000)
+    for number, way in enumerate(ways):
+        node = made.nodes.add(node_id=f"n{number}", schedulable=True, cpu_cores=64, host_memory_bytes=256 * GIB)
+        node.gpus.add(gpu_id=f"g{number}", device="NVIDIA A10", memory_bytes=24 * GIB, healthy=True, sharing=way)
+    for name in ("a", "b"):
+        job = scheduling_pb2.SnapshotJob(
+            job_id=name,
+            job_key=name,
+            gpus=1,
+            global_batch_size=8,
+            steps_total=1_000,
+            graph_sha256=name * 64,
+            settings=resources_pb2.JobSettings(global_batch_size=8),
+            share=resources_pb2.SHARE_MODE_ANY,
+        )
+        made.pending.add(job=job)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ways", "asked"), [((MPS, MPS), MPS), ((TURNS,), TURNS), ((MPS, TURNS), UNSTATED), ((MPS, UNSTATED), UNSTATED)]
+)
+def test_decide_asks_the_way_that_all_gpus_of_a_device_type_say(
+    ways: tuple[resources_pb2.DeviceSharing.ValueType, ...], asked: resources_pb2.DeviceSharing.ValueType
+) -> None:
+    async def run(address: str) -> scheduling_pb2.DecideResponse:
+        client = PredictorClient(open_channel(address), deadline_s=20)
+        try:
+            request = scheduling_pb2.DecideRequest(policy="sjf_bsbf", snapshot=snapshot(*ways))
+            return await decide(request, predictor=client, seconds_left=60)
+        finally:
+            await client.close()
+
+    with FakePredictor() as predictor:
+        asyncio.run(run(predictor.address))
+        questions: list[prediction_pb2.PredictPairsRequest] = predictor.pair_questions
+    assert {question.sharing for question in questions} == {asked}
