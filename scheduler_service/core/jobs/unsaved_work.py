@@ -30,8 +30,12 @@ def with_unsaved_work(reason: Reason, job: JobRecord, now_ms: int) -> Reason:
     return replace(reason, numbers={**reason.numbers, **unsaved}) if unsaved else reason
 
 
+def lost_steps(job: JobRecord) -> int:
+    """Return the steps that a job lost with an attempt that has ended, because it never wrote a checkpoint."""
+    return 0 if job.checkpoint_step >= 0 else job.steps_done
+
+
 def with_lost_steps(reason: Reason, job: JobRecord) -> Reason:
-    """Return why a job waits again, with the steps that it lost because it never wrote a checkpoint."""
-    if job.checkpoint_step >= 0 or not job.steps_done:
-        return reason
-    return replace(reason, numbers={**reason.numbers, "lost_steps": job.steps_done})
+    """Return why a job waits again, with the steps that it lost."""
+    lost = lost_steps(job)
+    return replace(reason, numbers={**reason.numbers, "lost_steps": lost}) if lost else reason

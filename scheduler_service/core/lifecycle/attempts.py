@@ -13,7 +13,7 @@ from scheduler_service.core.jobs.gang_records import GangAttempt
 from scheduler_service.core.jobs.job_parts import AttemptExit, AttemptMeasurements, AttemptShape, JobMoves
 from scheduler_service.core.jobs.job_records import JobRecord, with_history
 from scheduler_service.core.jobs.preparation_records import Preparation
-from scheduler_service.core.jobs.unsaved_work import with_lost_steps, with_unsaved_work
+from scheduler_service.core.jobs.unsaved_work import lost_steps, with_lost_steps, with_unsaved_work
 from scheduler_service.core.lifecycle.attempt_orders import arrange, launch_commands, stop_commands, without_unlaunched
 from scheduler_service.core.lifecycle.granted_checkpoints import granted_after
 from scheduler_service.core.lifecycle.outcomes import tell_end
@@ -245,14 +245,13 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
     """Put a job back into the queue; only steps inside a believed checkpoint count."""
     neighbours = state.occupancy.neighbours(job)
     job = leave_gpus(state, job, step, has_steps=True)
-    reason = with_lost_steps(reason, job)
     job = with_history(
         job,
         at_ms=state.now_ms,
         kind="requeue",
-        message=reason.code + _lost_in_words(reason),
+        message=reason.code + _lost_in_words(job),
         phase=Phase.PENDING,
-        reason=reason,
+        reason=with_lost_steps(reason, job),
         assignments=(),
         node_ids=(),
         shape=job.shape.changed(memory_reserved_bytes=0, memory_surge=None),
@@ -271,9 +270,9 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
     note_colocation_change(state, neighbours)
 
 
-def _lost_in_words(reason: Reason) -> str:
-    lost = reason.numbers.get("lost_steps", 0)
-    return f"; {lost:.0f} step(s) lost, for no checkpoint was written" if lost else ""
+def _lost_in_words(job: JobRecord) -> str:
+    lost = lost_steps(job)
+    return f"; {lost} step(s) lost, for no checkpoint was written" if lost else ""
 
 
 def hold_until(state: ClusterState, job: JobRecord, reason: Reason, until_ms: int, step: EventEffects) -> None:

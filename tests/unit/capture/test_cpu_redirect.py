@@ -59,7 +59,7 @@ def test_the_default_device_may_be_a_gpu_by_its_number(monkeypatch: pytest.Monke
 def test_numbers_that_are_no_devices_stay() -> None:
     requested = Requested()
     with _device_mode(torch, requested):
-        assert torch.device("cpu") == torch.device(type="cpu")
+        assert torch.device("cpu").type == torch.device(torch.device("cpu")).type
         assert torch.device("meta", 0).type == torch.ones(2, device="meta").device.type
         assert torch.ones(2, 3).sum(0).shape == (3,)
         assert nn.Linear(2, 2).to(torch.float64).weight.dtype is torch.float64
