@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.device_calibration_message import calibration_message
+from cotenant.device_facts_message import facts_message
 from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import resources_pb2
@@ -220,6 +221,7 @@ def gpu_to_message(
         fault=gpu.fault,
         calibration=None if calibration is None else calibration_message(calibration),
         not_calibrated=not_calibrated,
+        facts=facts_message(gpu.facts),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_facts import DeviceFacts
 from cotenant.job_settings import JobSettings
 from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.features.memory_states import MemoryStates
@@ -91,6 +92,7 @@ class JobQuestion:
         confidence: Coverage of the intervals.
         calibration: What was measured of the device at hand, checked; None = not calibrated.
         find_memory_states: Whether it is wanted what of its memory the job holds all the time.
+        device_facts: What the driver says of a device that no table knows; None = nothing.
     """
 
     settings: JobSettings
@@ -104,6 +106,7 @@ class JobQuestion:
     confidence: float = DEFAULT_CONFIDENCE
     calibration: DeviceCalibration | None = None
     find_memory_states: bool = False
+    device_facts: DeviceFacts | None = None
 
 
 class JobAnswer(NamedTuple):
@@ -167,7 +170,7 @@ class PairsQuestion:
         doubted: Those of `observed` that make no interval narrower.
         confidence: Coverage of the intervals.
         device_memory_bytes: Distinguishes device types of one short name; 0 = not stated.
-        calibration: As in `JobQuestion`.
+        calibration: As in `JobQuestion`, as are the `device_facts`.
     """
 
     device: str
@@ -177,6 +180,7 @@ class PairsQuestion:
     confidence: float = DEFAULT_CONFIDENCE
     device_memory_bytes: int = 0
     calibration: DeviceCalibration | None = None
+    device_facts: DeviceFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_facts import DeviceFacts
 from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.jobs.replica_terms import NO_REPLICAS, ReplicaTerms
 from scheduler_service.core.queue.queue_terms import NO_TERMS, QueueTerms
@@ -235,6 +236,7 @@ class Gpu:
     Attributes:
         calibration: What its node measured of it; None = nothing.
         not_calibrated: Why, in words.
+        facts: What its driver says of it; None = too little.
     """
 
     gpu_id: str
@@ -244,6 +246,7 @@ class Gpu:
     index: int = 0
     calibration: DeviceCalibration | None = None
     not_calibrated: str = ""
+    facts: DeviceFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,7 @@ def _question(state: ClusterState, device: str) -> RefreshPairs:
         device=device,
         device_memory_bytes=state.devices.get(device, 0),
         calibration=state.calibrations.get(device),
+        facts=state.device_facts.get(device),
         members=tuple(pair_member(state, key, device) for key in keys),
         observed=state.predictions.observed_among(keys, device),
         doubted=state.predictions.doubted_among(keys, device),

@@ -87,6 +87,7 @@ def _ask_about_pairs_with(
             device_memory_bytes=state.devices.get(device, 0),
             doubted=state.predictions.doubted_among(keys, device),
             calibration=state.calibrations.get(device),
+            facts=state.device_facts.get(device),
         )
     )
 
@@ -205,6 +206,7 @@ def _question(state: ClusterState, key: str, use: KeyUse, device: str) -> Reques
         micro_batch_sizes=micro_batch_sizes_of(use),
         gpus=use.gpus,
         calibration=state.calibrations.get(device),
+        facts=state.device_facts.get(device),
     )
 
 
