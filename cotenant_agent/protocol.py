@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.device_calibration_message import calibration_message
+from cotenant.device_facts_message import facts_message
 from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.v1 import node_agent_pb2 as messages
@@ -225,6 +226,7 @@ def gpu_to_message(
         calibration=None if calibration is None else calibration_message(calibration),
         not_calibrated=not_calibrated,
         sharing=resources_pb2.DeviceSharing.ValueType(sharing),
+        facts=facts_message(gpu.facts),
     )
 
 

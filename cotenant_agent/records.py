@@ -6,10 +6,10 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cotenant.device_facts import DeviceFacts
 from cotenant.job_settings import JobSettings
 
-# Of an incarnation's id in names of directories: paths of sockets are short.
-_NAMED_CHARACTERS = 8
+_NAMED_CHARACTERS = 8  # of an incarnation's id in names of directories: paths of sockets are short
 STEPS_LIMIT = 1 << 53
 """Of steps and epochs that a job may claim; what is larger fits into no message."""
 
@@ -197,6 +197,7 @@ class GpuDescription:
     healthy: bool = True
     fault: str = ""
     driver: str = "none"
+    facts: DeviceFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

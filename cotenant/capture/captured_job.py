@@ -202,7 +202,7 @@ def _notes(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         ),
         (
             result["is_batch_fixed"],
-            "the network could be exported for this batch size only: predictions for other batch sizes will be wrong",
+            _fixed_batch_text(result["batch_fixed_at"]),
         ),
         (
             result["single_samples"] > 1,
@@ -236,6 +236,15 @@ def _notes(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         *_notes_of_step(result, wait_ms),
     ]
     return [text for applies, text in found if applies]
+
+
+def _fixed_batch_text(place: str) -> str:
+    why = f", because of {place}" if place else ""
+    return (
+        f"the network could be exported for this batch size only{why}: predictions for other batch sizes are inferred "
+        "from it and say so (FIXED_BATCH); x.shape[0] in the forward pass, not len(x), int() or range() of it, keeps "
+        "the batch open"
+    )
 
 
 def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool, str]]:

@@ -11,6 +11,7 @@ from cotenant import quantities, system_clock
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import Column, Row, render_table
+from cotenant.cli.unsaved_work import jobs_on_node, tell_unsaved_work
 from cotenant.v1 import scheduling_pb2
 
 _ABILITIES = frozenset(
@@ -80,10 +81,22 @@ def cordon_node(session: Session, /, node: str) -> None:
 
 @nodes.command(name="drain", epilog="Example:  cotenant nodes drain node-3")
 @click.argument("node")
+@click.option("--dry-run", is_flag=True, help="Say what would be moved, and lost; change nothing.")
 @with_session
-def drain_node(session: Session, /, node: str) -> None:
-    """Cordon NODE and stop what runs there with checkpoints; it goes on elsewhere when there is room."""
-    moving = session.scheduler().cordon_node(node, drain=True)
+def drain_node(session: Session, /, node: str, dry_run: bool) -> None:
+    """Cordon NODE and stop what runs there with checkpoints; it goes on elsewhere when there is room.
+
+    A job whose script writes no checkpoint loses its steps; a warning names it.
+    """
+    client = session.scheduler()
+    there = jobs_on_node(client, node)
+    tell_unsaved_work(there)
+    if dry_run:
+        moving = [job.job_id for job in there]
+        tell(f"{node} is not drained (dry run); would move away: {', '.join(moving) or 'no job'}")
+        _emit_change(session, node, "unchanged", moving)
+        return
+    moving = list(client.cordon_node(node, drain=True))
     tell(f"draining {node}; moving away: {', '.join(moving) or 'no job'}")
     _emit_change(session, node, "draining", moving)
 

@@ -7,6 +7,7 @@ import click
 from cotenant.cli.job_commands import tell_jobs
 from cotenant.cli.job_lookup import complete_job, find_jobs
 from cotenant.cli.session import Session, tell, with_session
+from cotenant.cli.unsaved_work import tell_unsaved_work
 from cotenant.client_errors import InputError
 from cotenant.job_file import share_mode
 from cotenant.job_file_queue import read_priority
@@ -25,12 +26,20 @@ _FAILED = (scheduling_pb2.JOB_PHASE_FAILED, scheduling_pb2.JOB_PHASE_CANCELLED)
 @click.command(epilog="Example:  cotenant hold job-12 array-13")
 @click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
 @click.option("--stop", "stop_running", is_flag=True, help="Running ones too: they stop with a checkpoint.")
+@click.option("--dry-run", is_flag=True, help="Say where the jobs are, and what they would lose; change nothing.")
 @with_session
-def hold(session: Session, /, jobs: tuple[str, ...], stop_running: bool) -> None:
-    """Let pending JOBS, or those of whole arrays, wait until they are released; they go on from their checkpoints."""
+def hold(session: Session, /, jobs: tuple[str, ...], stop_running: bool, dry_run: bool) -> None:
+    """Let pending JOBS, or those of whole arrays, wait until they are released; they go on from their checkpoints.
+
+    With --stop a job whose script writes no checkpoint loses its steps; a warning names it.
+    """
     client = session.scheduler()
     found = find_jobs(client, jobs, phases=(*_PENDING, *_ON_GPUS) if stop_running else _PENDING)
-    tell_jobs(session, [client.hold_job(job_id, stop_running=stop_running) for job_id in found])
+    known = [client.get_job(job_id) for job_id in found] if stop_running or dry_run else []
+    tell_unsaved_work(known if stop_running else ())
+    if not dry_run:
+        known = [client.hold_job(job_id, stop_running=stop_running) for job_id in found]
+    tell_jobs(session, known)
 
 
 @click.command(epilog="Example:  cotenant release job-12")
@@ -82,6 +91,10 @@ def alter(
     client = session.scheduler()
     of_limit_only = priority is None and share is None and max_slowdown is None
     phases = (*_PENDING, *_ON_GPUS) if of_limit_only else _PENDING
+    found = find_jobs(client, jobs, phases=phases)
+    if limit_ms:
+        known = [client.get_job(job_id) for job_id in found]
+        tell_unsaved_work(job for job in known if job.ran_ms >= limit_ms)
     altered = [
         client.alter_job(
             job_id,
@@ -90,6 +103,6 @@ def alter(
             max_slowdown_ratio=max_slowdown,
             time_limit_ms=limit_ms,
         )
-        for job_id in find_jobs(client, jobs, phases=phases)
+        for job_id in found
     ]
     tell_jobs(session, altered)

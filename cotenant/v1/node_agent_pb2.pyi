@@ -359,6 +359,7 @@ class AgentGpu(_message.Message):
     CALIBRATION_FIELD_NUMBER: _builtins.int
     NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
     SHARING_FIELD_NUMBER: _builtins.int
+    FACTS_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     device: _builtins.str
     memory_bytes: _builtins.int
@@ -374,6 +375,10 @@ class AgentGpu(_message.Message):
     def calibration(self) -> _resources_pb2.DeviceCalibration:
         """What was measured of this device; absent = not calibrated (yet)."""
 
+    @_builtins.property
+    def facts(self) -> _resources_pb2.DeviceFacts:
+        """What its driver says of it; absent = not all of that."""
+
     def __init__(
         self,
         *,
@@ -386,10 +391,11 @@ class AgentGpu(_message.Message):
         calibration: _resources_pb2.DeviceCalibration | None = ...,
         not_calibrated: _builtins.str = ...,
         sharing: _resources_pb2.DeviceSharing.ValueType = ...,
+        facts: _resources_pb2.DeviceFacts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "facts", b"facts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "fault", b"fault", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "memory_bytes", b"memory_bytes", "not_calibrated", b"not_calibrated", "sharing", b"sharing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "facts", b"facts", "fault", b"fault", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "memory_bytes", b"memory_bytes", "not_calibrated", b"not_calibrated", "sharing", b"sharing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -89,6 +89,7 @@ class PredictJobRequest(_message.Message):
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     CALIBRATION_FIELD_NUMBER: _builtins.int
     FIND_MEMORY_STATES_FIELD_NUMBER: _builtins.int
+    DEVICE_FACTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """UUID chosen by the caller; same id and body = same answer, other body = ALREADY_EXISTS."""
     validate_only: _builtins.bool
@@ -121,6 +122,10 @@ class PredictJobRequest(_message.Message):
     def calibration(self) -> _resources_pb2.DeviceCalibration:
         """What was measured of the device at hand, which is of the device type asked about; absent = not calibrated."""
 
+    @_builtins.property
+    def device_facts(self) -> _resources_pb2.DeviceFacts:
+        """Of a device whose type is not known: its peaks follow from this. Of a known type it says nothing new."""
+
     def __init__(
         self,
         *,
@@ -137,10 +142,11 @@ class PredictJobRequest(_message.Message):
         confidence: _builtins.float = ...,
         calibration: _resources_pb2.DeviceCalibration | None = ...,
         find_memory_states: _builtins.bool = ...,
+        device_facts: _resources_pb2.DeviceFacts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "graph", b"graph", "graph_sha256", b"graph_sha256", "onnx_graph", b"onnx_graph", "settings", b"settings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device_facts", b"device_facts", "graph", b"graph", "graph_sha256", b"graph_sha256", "onnx_graph", b"onnx_graph", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "explain", b"explain", "find_largest_batch_size", b"find_largest_batch_size", "find_memory_states", b"find_memory_states", "graph", b"graph", "graph_sha256", b"graph_sha256", "micro_batch_sizes", b"micro_batch_sizes", "onnx_graph", b"onnx_graph", "request_id", b"request_id", "settings", b"settings", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "confidence", b"confidence", "device", b"device", "device_facts", b"device_facts", "device_memory_bytes", b"device_memory_bytes", "explain", b"explain", "find_largest_batch_size", b"find_largest_batch_size", "find_memory_states", b"find_memory_states", "graph", b"graph", "graph_sha256", b"graph_sha256", "micro_batch_sizes", b"micro_batch_sizes", "onnx_graph", b"onnx_graph", "request_id", b"request_id", "settings", b"settings", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_graph: _TypeAlias = _typing.Literal["onnx_graph", "graph_sha256"]  # noqa: Y015
     _WhichOneofArgType_graph: _TypeAlias = _typing.Literal["graph", b"graph"]  # noqa: Y015
@@ -379,6 +385,7 @@ class PredictPairsRequest(_message.Message):
     DEVICE_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     CALIBRATION_FIELD_NUMBER: _builtins.int
     SHARING_FIELD_NUMBER: _builtins.int
+    DEVICE_FACTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     device: _builtins.str
     confidence: _builtins.float
@@ -396,6 +403,10 @@ class PredictPairsRequest(_message.Message):
     def calibration(self) -> _resources_pb2.DeviceCalibration:
         """As in PredictJobRequest."""
 
+    @_builtins.property
+    def device_facts(self) -> _resources_pb2.DeviceFacts:
+        """As in PredictJobRequest."""
+
     def __init__(
         self,
         *,
@@ -407,10 +418,11 @@ class PredictPairsRequest(_message.Message):
         device_memory_bytes: _builtins.int = ...,
         calibration: _resources_pb2.DeviceCalibration | None = ...,
         sharing: _resources_pb2.DeviceSharing.ValueType = ...,
+        device_facts: _resources_pb2.DeviceFacts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device_facts", b"device_facts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "jobs", b"jobs", "observed", b"observed", "request_id", b"request_id", "sharing", b"sharing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "confidence", b"confidence", "device", b"device", "device_facts", b"device_facts", "device_memory_bytes", b"device_memory_bytes", "jobs", b"jobs", "observed", b"observed", "request_id", b"request_id", "sharing", b"sharing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

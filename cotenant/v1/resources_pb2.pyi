@@ -566,6 +566,44 @@ class MeasurementWindow(_message.Message):
 Global___MeasurementWindow: _TypeAlias = MeasurementWindow  # noqa: Y015
 
 @_typing.final
+class DeviceFacts(_message.Message):
+    """What a driver says of a device; a message with a number that is 0 or too large says nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORES_FIELD_NUMBER: _builtins.int
+    CLOCK_MHZ_FIELD_NUMBER: _builtins.int
+    MEMORY_BUS_BITS_FIELD_NUMBER: _builtins.int
+    MEMORY_CLOCK_MHZ_FIELD_NUMBER: _builtins.int
+    COMPUTE_CAPABILITY_FIELD_NUMBER: _builtins.int
+    cores: _builtins.int
+    """Units for 32-bit arithmetic, of all multiprocessors together; at most 10,000,000."""
+    clock_mhz: _builtins.int
+    """Highest clock of the multiprocessors, MHz; at most 100,000."""
+    memory_bus_bits: _builtins.int
+    """Width of the interface to the device memory; at most 1,000,000."""
+    memory_clock_mhz: _builtins.int
+    """Highest clock of that memory, MHz, which transfers twice in each period; at most 1,000,000."""
+    compute_capability: _builtins.int
+    """Ten times the major number and the minor one: 90 = 9.0; at most 10,000."""
+    def __init__(
+        self,
+        *,
+        cores: _builtins.int = ...,
+        clock_mhz: _builtins.int = ...,
+        memory_bus_bits: _builtins.int = ...,
+        memory_clock_mhz: _builtins.int = ...,
+        compute_capability: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_mhz", b"clock_mhz", "compute_capability", b"compute_capability", "cores", b"cores", "memory_bus_bits", b"memory_bus_bits", "memory_clock_mhz", b"memory_clock_mhz"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceFacts: _TypeAlias = DeviceFacts  # noqa: Y015
+
+@_typing.final
 class DeviceCalibration(_message.Message):
     """What was measured of the very device at hand, alone, by `cotenant calibrate` or at an agent's first start. It names no
     machine, user or path.

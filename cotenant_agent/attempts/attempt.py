@@ -15,7 +15,7 @@ from cotenant_agent.checkpointing.checkpoints import Checkpoint, read_checkpoint
 from cotenant_agent.devices.measurement_windows import window_doubts
 from cotenant_agent.keeper.seals import Seal
 from cotenant_agent.processes import Processes, ProcessIdentity
-from cotenant_agent.progress_reading.log_progress import LogProgress
+from cotenant_agent.progress_reading.job_log import open_log_progress
 from cotenant_agent.progress_reading.log_reading import read_tail
 from cotenant_agent.progress_reading.progress import (
     ProgressReport,
@@ -52,16 +52,6 @@ _log = logging.getLogger(__name__)
 _LOG_TAIL_BYTES = 4096
 _CLASSIFIED_TAIL_BYTES = 65536
 _PROGRESS_FILE_BYTES = 4096
-
-
-def _log_progress(spec: dict[str, object], log: Path, before: object, *, are_several: bool) -> LogProgress | None:
-    """Return what reads the steps in a log; None = they are not looked for there."""
-    pattern = read_text(spec, "progress_regex")
-    if not pattern and "steps_total" not in spec:
-        return None
-    # Of several processes each may count its own samples, or those of all.
-    batch_size = 0 if are_several else read_integer(spec, "global_batch_size")
-    return LogProgress(log, pattern, before, read_integer(spec, "steps_total"), batch_size)
 
 
 class Attempt:
@@ -117,7 +107,7 @@ class Attempt:
         # An attempt of an older agent, which states no total, goes on as it was begun.
         self._recognises = not read_text(spec, "progress_regex") and "steps_total" in spec
         self._steps_total = read_integer(spec, "steps_total")
-        self._log_progress = _log_progress(
+        self._log_progress = open_log_progress(
             spec, directory.log, (observed or {}).get("log"), are_several=bool(self.ranks)
         )
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)

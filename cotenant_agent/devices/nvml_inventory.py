@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from cotenant.device_facts import DeviceFacts
 from cotenant_agent.errors import DeviceError, DriverMissingError
 from cotenant_agent.records import (
     AttemptKey,
@@ -37,6 +38,7 @@ class _Device:
     memory_bytes: int
     index: int
     fault: str = ""
+    facts: DeviceFacts | None = None
     samples_until_us: int = 0
     process_samples_until_us: int = 0
     newest_processes: dict[int, float] | None = None
@@ -79,6 +81,7 @@ class NvmlInventory:
                 healthy=not device.fault,
                 fault=device.fault,
                 driver=self._driver,
+                facts=device.facts,
             )
             for device in self._devices
         )
@@ -171,9 +174,30 @@ def _identify(index: int) -> _Device:
             name=pynvml.nvmlDeviceGetName(handle),
             memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
             index=index,
+            facts=_read_facts(handle),
         )
     except pynvml.NVMLError as error:
         return _Device(gpu_id=f"unidentified-{index}", name="unknown", memory_bytes=0, index=index, fault=str(error))
+
+
+def _read_facts(handle: Any) -> DeviceFacts | None:  # noqa: ANN401 (an opaque pointer of the library)
+    """What the driver says of a device; None where it leaves out anything, as older ones do and those of slices."""
+    capability = _ask(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    found = (
+        _ask(lambda: int(pynvml.nvmlDeviceGetNumGpuCores(handle))),
+        _ask(lambda: int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))),
+        _ask(lambda: int(pynvml.nvmlDeviceGetMemoryBusWidth(handle))),
+        _ask(lambda: int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM))),
+    )
+    cores, clock_mhz, bus_bits, memory_clock_mhz = (number or 0 for number in found)
+    facts = DeviceFacts(
+        cores=cores,
+        clock_mhz=clock_mhz,
+        memory_bus_bits=bus_bits,
+        memory_clock_mhz=memory_clock_mhz,
+        compute_capability=10 * capability[0] + capability[1] if capability else 0,
+    )
+    return facts if facts.is_possible else None
 
 
 def _read_device(device: _Device, handle: Any | None) -> GpuReading:  # noqa: ANN401

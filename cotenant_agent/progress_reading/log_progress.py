@@ -19,6 +19,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from cotenant_agent.keeper.lost_output import read_lost
+from cotenant_agent.progress_reading.log_reading import open_quietly
 from cotenant_agent.progress_reading.loss_recognition import printed_loss
 from cotenant_agent.progress_reading.printed_numbers import integer_of, total_behind
 from cotenant_agent.progress_reading.progress import ProgressReport, is_counter
@@ -35,7 +36,7 @@ from cotenant_agent.progress_reading.progress_recognition import (
     steps_of_last_epoch,
     steps_of_samples,
 )
-from cotenant_agent.progress_reading.sparse_counters import find_sparse_counter, is_of_epoch
+from cotenant_agent.progress_reading.sparse_counters import find_sparse_counter, is_of_epoch, stated_epochs
 from cotenant_agent.progress_reading.step_counting import (
     LOOP_MARK,
     OF_EPOCH_MARK,
@@ -49,6 +50,9 @@ from cotenant_agent.system_clock import wall_ms
 
 _READ_BYTES = 1 << 18
 _READS_AT_END_MAX = 16
+_SETTINGS_BYTES = _READ_BYTES
+"""Settings are printed in the beginning of a log."""
+_EPOCHS_MAX = 1_000_000
 _AGE_MS_MAX = 2_000
 _LINE_END = re.compile("([\r\n]+)")
 _WRITES_OVER = re.compile("\r(?!\r*\n)")
@@ -118,6 +122,12 @@ class LogProgress:
             self._inode, self._offset = read_integer(record, "inode"), read_integer(record, "offset")
             self._lost_bytes = read_integer(record, "lost_bytes")
 
+    def note_epochs(self, text: str) -> None:
+        """Remember how many epochs a command or a log states: they are no steps, but where the job says so."""
+        epochs = stated_epochs(text)
+        if epochs != self._steps_total:
+            self._counter.epochs = max(self._counter.epochs, min(epochs, _EPOCHS_MAX))
+
     @property
     def unseen_at_end(self) -> int:
         """How many steps may have come behind printed numbers without being printed; 0 = none, or not known."""
@@ -184,6 +194,8 @@ class LogProgress:
         text = self._rest + text
         if self._pattern is None and self._expression and not text.isspace():
             self._pattern = re.compile(self._expression)  # takes longer than a search may
+        if self._recognises and self._offset <= _SETTINGS_BYTES:
+            self.note_epochs(text)
         lines, rest = self._split(text)
         self._rest, self._windows, self._lines = "", 0, 0
         found: deque[_Found] = deque(maxlen=_MATCHES_MAX)
@@ -275,7 +287,7 @@ class LogProgress:
     def _new_content(self) -> bytes:
         """What comes next, at most 256 KiB; a file that was begun is read to its end before its successor."""
         # In this order: a rotation in between is seen as one of the next reading.
-        with _open_quietly(self._path) as newest, _open_quietly(self._older_path) as older:
+        with open_quietly(self._path) as newest, open_quietly(self._older_path) as older:
             if newest >= 0 and os.fstat(newest).st_ino == self._inode:
                 return self._read_on(newest)
             if older >= 0:
@@ -298,20 +310,6 @@ class LogProgress:
         content = os.pread(descriptor, _READ_BYTES, self._offset)
         self._offset += len(content)
         return content
-
-
-@contextlib.contextmanager
-def _open_quietly(path: Path) -> Iterator[int]:
-    """A descriptor for reading; -1 where there is no such file."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        yield -1
-        return
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _unnamed(line: str, steps_total: int, *, is_written_over: bool) -> list[_Found]:

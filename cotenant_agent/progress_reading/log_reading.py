@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -137,3 +137,17 @@ def _is_same(file: BinaryIO, path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except OSError:
         return False
+
+
+@contextlib.contextmanager
+def open_quietly(path: Path) -> Iterator[int]:
+    """Yield a descriptor for reading; -1 where there is no such file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        yield -1
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

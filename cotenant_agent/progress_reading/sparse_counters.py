@@ -2,7 +2,7 @@
 
 A training loss stands right behind the number, and before it no word of an epoch, a file or the like. That alone may
 still be an epoch or a process, so `StepCounter` takes such a number only where it is printed at equal distances of
-several steps from its beginning on.
+several steps from its beginning on, and beyond the epochs that the log or the command states (`stated_epochs`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ _COUNTER = re.compile(
 # A line begins, or what logging puts before it has ended; `ep [10]` is something of its own.
 _LINE_BEGINS = re.compile(r"(?i)(?:^\s{0,8}|[:|>\]-] |\binfo {1,2})[\[(#@]? {0,8}$")
 _DIGIT = re.compile("[0-9]")
+# In the singular it is mostly the number of the present one.
+_STATED_EPOCHS = re.compile(
+    r"(?i)(?<![a-z])(?:epochs|(?:num|n|max|total)[_-]epoch)\b[\"']?(?:\s{0,2}[:=]\s{0,2}|\s{1,16})([0-9]{1,9})(?![\w.])"
+    r"|(?<![\w.,/-])([0-9]{1,9})\s(?:training\s)?epochs\b"
+)
 _NUMBERED_EPOCH = re.compile(r"(?i)\bep(?:och)?s?\b[ :=#\[(]{0,3}[0-9]")
 
 
@@ -46,6 +51,15 @@ def find_sparse_counter(line: str) -> re.Match[str] | None:
     before = line[: found.start()]
     is_named = found["total"] is None and _LINE_BEGINS.search(before[-_PREFIX_REACH:]) is None
     return None if is_named or is_outer_loop(_DIGIT.split(before)[-1]) else found
+
+
+def stated_epochs(text: str) -> int:
+    """Returns how many epochs a text says that there are, as settings are printed or given; 0 = it does not say.
+
+    Args:
+        text: Of a log, or a command; of several numbers the largest is meant, since some epochs are those of a warm-up.
+    """
+    return max((int(before or behind) for behind, before in _STATED_EPOCHS.findall(text)), default=0)
 
 
 def is_of_epoch(before: str) -> bool:

@@ -162,6 +162,10 @@ class StepCounter:
 
     Args:
         values_min: So many growing numbers a bar shows before it counts.
+
+    Attributes:
+        steps: What counts so far.
+        epochs: What is stated; up to it a number that no word names may be one of them. 0 = not known.
     """
 
     def __init__(self, values_min: int = 1) -> None:
@@ -169,6 +173,7 @@ class StepCounter:
         self._bars: dict[tuple[str, int], _Bar] = {}
         self._growths = (0, 0, 0)
         self.steps = 0
+        self.epochs = 0
 
     @property
     def interval(self) -> int:
@@ -213,7 +218,9 @@ class StepCounter:
             is_one_by_one = bar.first <= 1 and 2 * bar.values > bar.peak - bar.first
             return is_one_by_one and bar.values >= _LOOP_VALUES_MIN
         if label.startswith(SPARSE_MARK):
-            return bar.is_even(1 if label.startswith(OF_EPOCH_MARK) else _SPARSE_DISTANCE_MIN)
+            if label.startswith(OF_EPOCH_MARK):
+                return bar.is_even(1)
+            return bar.steps > self.epochs and bar.is_even(_SPARSE_DISTANCE_MIN)
         return bar.values >= self._values_min or bar.base > 0
 
     def _furthest(self) -> tuple[int, _Bar]:
@@ -240,7 +247,8 @@ class StepCounter:
 
     def to_record(self) -> dict[str, object]:
         """For the agent's next life."""
-        return {"steps": self.steps, "bars": [[*key, *astuple(bar)] for key, bar in self._bars.items()]}
+        bars = [[*key, *astuple(bar)] for key, bar in self._bars.items()]
+        return {"steps": self.steps, "bars": bars, **({"epochs": self.epochs} if self.epochs else {})}
 
     @classmethod
     def from_record(cls, record: Mapping[str, object], values_min: int = 1) -> StepCounter:
@@ -251,6 +259,7 @@ class StepCounter:
         """
         counter = cls(values_min)
         bars, counter.steps = record.get("bars"), _integer(record.get("steps"))
+        counter.epochs = _integer(record.get("epochs", 0))
         for fields in bars if isinstance(bars, list) else []:
             label, total, *numbers = fields if isinstance(fields, list) and len(fields) > 1 else ("", None)
             is_bar = len(numbers) in (_FIELDS_ONCE, len(astuple(_Bar())))

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from math import hypot, log
 from statistics import median
 from typing import Final
 
+from cotenant.device_facts import DeviceFacts
 from predictor_service.errors import UnknownDeviceError, invalid_field
 from predictor_service.features.devices import (
     DEVICE_TYPES,
@@ -55,6 +57,19 @@ _NUMBERED_GENERATIONS: Final = (
     (r"(h\d|gh\d).*", Generation.HOPPER),
     (r"(b\d|gb\d).*", Generation.BLACKWELL),
 )
+# From these on, the newest first: generations, and cores for 32-bit arithmetic in a multiprocessor.
+_CAPABILITIES: Final = (
+    (100, Generation.BLACKWELL),
+    (90, Generation.HOPPER),
+    (89, Generation.ADA),
+    (80, Generation.AMPERE),
+    (75, Generation.TURING),
+    (70, Generation.VOLTA),
+    (60, Generation.PASCAL),
+    (50, Generation.MAXWELL),
+    (30, Generation.KEPLER),
+)
+_CORES: Final = ((86, 128), (70, 64), (61, 128), (60, 64), (50, 128), (30, 192))
 # Pages of clouds leave out the word between a card and its slice.
 _SLICE: Final = re.compile(r"(?P<whole>.+?)[\s_-]+(?:mig[\s_-]+)?(?P<slice>(?P<slices>\d)g\.(?P<gigabytes>\d{1,3})gb)")
 _MEMORY_SHARES_OF_SLICES: Final = (1 / 8, 1 / 4, 1 / 2, 1.0)
@@ -69,16 +84,18 @@ class NamedDevice:
         is_generic: The table lacks the name; peaks are those of the middle of the table, or of the types of its
             generation where the name shows one.
         is_memory_known: False only for a generic type without a stated memory; `device` then has that of the middle.
+        has_facts: Of a generic type: its peaks follow from what its driver says.
         nearest: Known names that look like a generic one.
     """
 
     device: DeviceType
     is_generic: bool = False
     is_memory_known: bool = True
+    has_facts: bool = False
     nearest: tuple[str, ...] = ()
 
 
-def resolve_device(name: str, memory_bytes: int = 0) -> NamedDevice:
+def resolve_device(name: str, memory_bytes: int = 0, facts: DeviceFacts | None = None) -> NamedDevice:
     """Finds the device type that a name means.
 
     Args:
@@ -86,16 +103,17 @@ def resolve_device(name: str, memory_bytes: int = 0) -> NamedDevice:
         memory_bytes: As the caller states it, at least 0; 0 = not stated. It decides between types that a short
             name fits alike, and makes an unknown name that of a generic type. Without it the bare name of a chip
             (a100) means its usual type, the smallest where sizes differ.
+        facts: What the driver says of the device; None = nothing. The peaks of a generic type follow from it.
 
     Raises:
         UnknownDeviceError: A misspelling, or a short name that fits several types; the candidates are named.
         InvalidRequestError: No name that a device can have.
     """
-    return _resolve(_checked(name), memory_bytes)
+    return _resolve(_checked(name), memory_bytes, facts)
 
 
 @lru_cache(maxsize=1024)
-def _resolve(name: str, memory_bytes: int) -> NamedDevice:
+def _resolve(name: str, memory_bytes: int, facts: DeviceFacts | None) -> NamedDevice:
     found = find_device_type(name)
     if found is None:
         meant = _meant(name)
@@ -111,8 +129,14 @@ def _resolve(name: str, memory_bytes: int) -> NamedDevice:
     nearest = tuple(_nearest(name))
     if not memory_bytes and not _NAMES_ITS_MAKER.fullmatch(name):
         raise _unknown(name, nearest)
-    device = _generic(name, memory_bytes)
-    return NamedDevice(device=device, is_generic=True, is_memory_known=bool(memory_bytes), nearest=nearest)
+    device = _generic(name, memory_bytes) if facts is None else generic_by_facts(name, memory_bytes, facts)
+    return NamedDevice(
+        device=device,
+        is_generic=True,
+        is_memory_known=bool(memory_bytes),
+        has_facts=facts is not None,
+        nearest=nearest,
+    )
 
 
 def _checked(name: str) -> str:
@@ -250,8 +274,7 @@ def _unknown(name: str, nearest: Iterable[str]) -> UnknownDeviceError:
 def _generic(name: str, memory_bytes: int) -> DeviceType:
     """A type of which nothing is known: the middle of the known GPUs of its generation, where the name shows one."""
     generation = _generation_of(name)
-    every_gpu = [device for full, device in DEVICE_TYPES.items() if full != STANDIN_DEVICE]
-    gpus = [gpu for gpu in every_gpu if gpu.generation is generation] or every_gpu
+    gpus = _gpus_of(generation)
     precisions = {precision for gpu in gpus for precision in gpu.peak_flops}
     return replace(
         gpus[-1],
@@ -264,6 +287,58 @@ def _generic(name: str, memory_bytes: int) -> DeviceType:
         generation=generation,
         l2_bytes=int(median(gpu.l2_bytes for gpu in gpus)),
     )
+
+
+def _gpus_of(generation: Generation, left_out: str = "") -> list[DeviceType]:
+    """The known GPUs of a generation; all where there is none."""
+    every_gpu = [device for full, device in DEVICE_TYPES.items() if full not in (STANDIN_DEVICE, left_out)]
+    return [gpu for gpu in every_gpu if gpu.generation is generation] or every_gpu
+
+
+def generic_by_facts(name: str, memory_bytes: int, facts: DeviceFacts, *, left_out: str = "") -> DeviceType:
+    """Makes a generic type by what its driver says: cores by clock, bus by clock, and rates as of the nearest type.
+
+    How much faster matrix units are than cores, and what 64-bit arithmetic costs, differs within a generation between
+    cards for games and for servers. The nearest type is one of the same series, GeForce or not, by peak and bandwidth.
+
+    Args:
+        name: Of the type.
+        memory_bytes: Of the device; 0 = not known.
+        facts: What is said of it.
+        left_out: A known type that is not looked at, to judge this by it.
+    """
+    known = _gpus_of(_generation_of_capability(facts.compute_capability), left_out)
+    series = [gpu for gpu in known if _is_for_games(gpu.name) is _is_for_games(name)] or known
+    nearest = min(series, key=lambda gpu: _distance(gpu, facts))
+    flops = facts.fp32_flops
+    return replace(
+        _generic(name, memory_bytes),
+        peak_flops={
+            precision: flops * rate / nearest.peak("fp32") for precision, rate in sorted(nearest.peak_flops.items())
+        },
+        memory_bytes_per_s=facts.memory_bytes_per_s,
+        multiprocessors=max(facts.cores // _cores_of_multiprocessor(facts.compute_capability), 1),
+        generation=nearest.generation,
+        l2_bytes=nearest.l2_bytes,
+    )
+
+
+def _is_for_games(name: str) -> bool:
+    return "geforce" in name.lower()
+
+
+def _distance(gpu: DeviceType, facts: DeviceFacts) -> float:
+    """How far a known type is from what is said, by the logarithms of its peak and of its bandwidth."""
+    return hypot(log(gpu.peak("fp32") / facts.fp32_flops), log(gpu.memory_bytes_per_s / facts.memory_bytes_per_s))
+
+
+def _generation_of_capability(capability: int) -> Generation:
+    """The generation of a compute capability; the newest one of a newer capability than is known."""
+    return next((one for least, one in _CAPABILITIES if capability >= least), Generation.KEPLER)
+
+
+def _cores_of_multiprocessor(capability: int) -> int:
+    return next((cores for least, cores in _CORES if capability >= least), _CORES[-1][1])
 
 
 def _generation_of(name: str) -> Generation:

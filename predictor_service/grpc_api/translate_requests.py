@@ -10,6 +10,8 @@ from typing import Final
 
 from cotenant.device_calibration import CalibrationError, DeviceCalibration
 from cotenant.device_calibration_message import read_calibration_message
+from cotenant.device_facts import DeviceFacts
+from cotenant.device_facts_message import read_facts_message
 from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings, JobSettingsError
 from cotenant.job_settings_message import read_settings
@@ -45,6 +47,7 @@ def job_question(request: prediction_pb2.PredictJobRequest) -> JobQuestion:
         confidence=request.confidence or DEFAULT_CONFIDENCE,
         calibration=_calibration(request),
         find_memory_states=request.find_memory_states,
+        device_facts=_facts(request),
     )
 
 
@@ -65,6 +68,7 @@ def pairs_question(request: prediction_pb2.PredictPairsRequest) -> PairsQuestion
         device_memory_bytes=request.device_memory_bytes,
         calibration=_calibration(request),
         sharing=DeviceSharing(request.sharing),
+        device_facts=_facts(request),
     )
 
 
@@ -114,6 +118,10 @@ def _calibration(
         return read_calibration_message(request.calibration, now_ms())
     except CalibrationError as error:
         raise invalid_field("calibration", error.message, error.remedy) from error
+
+
+def _facts(request: prediction_pb2.PredictJobRequest | prediction_pb2.PredictPairsRequest) -> DeviceFacts | None:
+    return read_facts_message(request.device_facts) if request.HasField("device_facts") else None
 
 
 def _check_count(field: str, parts: Collection[object], parts_max: int) -> None:

@@ -84,5 +84,8 @@ def _key(graph: MeasuredGraph, settings: JobSettings, device: DeviceType, confid
         settings.ddp_bucket_bytes,
         device.name,
         device.memory_bytes,
+        # Of a generic type: what its driver says of it.
+        device.peak("fp32"),
+        device.memory_bytes_per_s,
         confidence,
     )

@@ -9,6 +9,7 @@ from statistics import NormalDist
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.pair_features import (
@@ -199,7 +200,11 @@ def _deviations(confidence: float) -> float:
 def _correct(
     answer: PairsAnswer, question: PairsQuestion, correct: Correct, measured: Mapping[Pair, Observation]
 ) -> PairsAnswer:
-    """Corrects an answer by what was measured; what is doubtful of it moves values and makes no interval narrower."""
+    """Corrects an answer by what was measured; what is doubtful of it moves values and makes no interval narrower.
+
+    A pair that was predicted surely and measured with doubt only, above its interval, is sure no more: it is answered
+    as a measured one out of domain, which is tried before it is relied on.
+    """
     known = {**_stated(question, is_doubtful=True), **measured, **_stated(question, is_doubtful=False)}
     corrected = _copied(answer) if any(seen.is_doubtful for seen in known.values()) else None
     sound = {pair: seen for pair, each in known.items() if (seen := each.without_doubts) is not None}
@@ -207,6 +212,8 @@ def _correct(
     if corrected is None:
         return certain
     corrected = _told_of(corrected, question, correct, known)
+    is_contradicted = _contradicted(certain, question, {pair: known[pair] for pair in known.keys() - sound.keys()})
+    certain.level[is_contradicted], certain.in_domain[is_contradicted] = Level.OBSERVED, False
     return dataclasses.replace(
         certain,
         slowdown_ratio=corrected.slowdown_ratio,
@@ -214,6 +221,18 @@ def _correct(
         upper=np.maximum(certain.upper, corrected.upper),
         times_measured=corrected.times_measured,
     )
+
+
+def _contradicted(
+    certain: PairsAnswer, question: PairsQuestion, doubtful: Mapping[Pair, Observation]
+) -> npt.NDArray[np.bool_]:
+    """Which sure answers promise less than was measured with doubt; shape (jobs, jobs)."""
+    seen, copies = _place_measured(question, doubtful)
+    measured = np.full(certain.in_domain.shape, -np.inf)
+    for pair, each in seen.items():
+        measured[pair] = each.mean
+    is_sure = certain.in_domain & (certain.level != Level.FALLBACK)
+    return np.asarray(is_sure & (measured[copies] > np.log1p(certain.upper.astype(np.float64))))
 
 
 def _told_of(

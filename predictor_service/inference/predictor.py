@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from cotenant.device_facts import DeviceFacts
 from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from predictor_service.errors import PredictorError, UnboundDimensionError, UnknownDeviceError, invalid_field
@@ -265,7 +266,7 @@ class Predictor:
                 remedy="send the bytes of an .onnx file, or the hash of an uploaded one",
             )
         check_micro_batch_sizes(question.micro_batch_sizes, question.settings.global_batch_size)
-        return _device(question.device, question.device_memory_bytes)
+        return _device(question.device, question.device_memory_bytes, question.device_facts)
 
     def check_pairs(self, question: PairsQuestion) -> DeviceType:
         """Checks everything of a question that needs no graph; see `check_job`."""
@@ -280,7 +281,7 @@ class Predictor:
             if not (math.isfinite(slowdown_ratio) and slowdown_ratio > -1):
                 raise invalid_field("observed", f"slowdown_ratio {slowdown_ratio:g} must be above -1")
         memory_bytes = question.device_memory_bytes
-        named = _device(question.device, memory_bytes)
+        named = _device(question.device, memory_bytes, question.device_facts)
         # Memory distinguishes types of one name; for slowdowns the catalogue's size is used.
         return named.device if named.is_generic else resolve_device(named.device.name).device
 
@@ -355,10 +356,10 @@ class Predictor:
         return version.devices.get(device.name, {}) if version else {}
 
 
-def _device(name: str, memory_bytes: int) -> NamedDevice:
+def _device(name: str, memory_bytes: int, facts: DeviceFacts | None = None) -> NamedDevice:
     if memory_bytes < 0:
         raise invalid_field("device_memory_bytes", f"{memory_bytes} is below 0")
-    return resolve_device(name, memory_bytes)
+    return resolve_device(name, memory_bytes, facts)
 
 
 def _check_confidence(confidence: float) -> None:

@@ -215,7 +215,8 @@ def _generic_notices(device: NamedDevice) -> Iterator[Notice]:
     if not device.is_generic:
         return
     near = f"; known names that look like it: {', '.join(device.nearest)}" if device.nearest else ""
-    message = f"nothing is known of {device.device.name!r}: counted with the peaks of a mid-range GPU{near}"
+    peaks = "the peaks that its driver states" if device.has_facts else "the peaks of a mid-range GPU"
+    message = f"nothing is known of {device.device.name!r}: counted with {peaks}{near}"
     yield Notice(code="GENERIC_DEVICE", message=message)
     if not device.is_memory_known:
         message = "the memory of this device type is not known, so whether the job fits is unknown: state it"

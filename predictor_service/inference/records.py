@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_facts import DeviceFacts
 from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from predictor_service.features.graphs.graph_description import GraphDescription
@@ -92,6 +93,7 @@ class JobQuestion:
         confidence: Coverage of the intervals.
         calibration: What was measured of the device at hand, checked; None = not calibrated.
         find_memory_states: Whether it is wanted what of its memory the job holds all the time.
+        device_facts: What the driver says of a device that no table knows; None = nothing.
     """
 
     settings: JobSettings
@@ -105,6 +107,7 @@ class JobQuestion:
     confidence: float = DEFAULT_CONFIDENCE
     calibration: DeviceCalibration | None = None
     find_memory_states: bool = False
+    device_facts: DeviceFacts | None = None
 
 
 class JobAnswer(NamedTuple):
@@ -168,7 +171,7 @@ class PairsQuestion:
         doubted: Those of `observed` that make no interval narrower.
         confidence: Coverage of the intervals.
         device_memory_bytes: Distinguishes device types of one short name; 0 = not stated.
-        calibration: As in `JobQuestion`.
+        calibration: As in `JobQuestion`, as are the `device_facts`.
         sharing: How the jobs would share the device; of what was measured here nothing else counts. Unstated = all.
     """
 
@@ -180,6 +183,7 @@ class PairsQuestion:
     device_memory_bytes: int = 0
     calibration: DeviceCalibration | None = None
     sharing: DeviceSharing = DeviceSharing.UNSTATED
+    device_facts: DeviceFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_facts import DeviceFacts
 from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from scheduler_service.core.copied_record import slotted_record
@@ -25,6 +26,7 @@ class RequestPrediction(Command):
         micro_batch_sizes: Samples per pass that a policy may choose.
         gpus: Numbers of GPUs that the living jobs of the key may have.
         calibration: What was measured of a device of this type; None = nothing.
+        facts: What the driver of such a device says of it; None = too little.
     """
 
     key: str
@@ -35,6 +37,7 @@ class RequestPrediction(Command):
     micro_batch_sizes: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
     calibration: DeviceCalibration | None = None
+    facts: DeviceFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class RequestPairPredictions(Command):
         observed: (victim key, other key, slowdown) of pairs that were measured here; they tell of the wanted ones too.
         device_memory_bytes: Tells device types of one short name apart; 0 = not known.
         doubted: (victim key, other key) of those that were measured while others used the device.
-        calibration: As in `RequestPrediction`.
+        calibration: As in `RequestPrediction`, as are the `facts`.
         sharing: How the devices of this type are shared, where all say the same.
     """
 
@@ -76,6 +79,7 @@ class RequestPairPredictions(Command):
     doubted: frozenset[tuple[str, str]] = frozenset()
     calibration: DeviceCalibration | None = None
     sharing: DeviceSharing = DeviceSharing.UNSTATED
+    facts: DeviceFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +92,7 @@ class RefreshPairs(Command):
         doubted: As there.
         known: What was answered before.
         device_memory_bytes: As in `RequestPairPredictions`.
-        calibration: As in `RequestPrediction`.
+        calibration: As in `RequestPrediction`, as are the `facts`.
         sharing: As in `RequestPairPredictions`.
     """
 
@@ -100,6 +104,7 @@ class RefreshPairs(Command):
     device_memory_bytes: int = 0
     calibration: DeviceCalibration | None = None
     sharing: DeviceSharing = DeviceSharing.UNSTATED
+    facts: DeviceFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,7 +222,7 @@ class SchedulerEngine:
             note_refused(self._state, "", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
             decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)
         if turn is not None:
-            decisions, refused = turns.admit(self._state, turn, decisions, view.running)
+            decisions, refused = turns.admit(self._state, turn, decisions, view)
         return check_plan(view, pending, decisions), refused
 
     def _carry_out(self, decision: Decision, plan: CheckedPlan, step: EventEffects) -> None:

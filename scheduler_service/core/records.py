@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_facts import DeviceFacts
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.jobs.replica_terms import NO_REPLICAS, ReplicaTerms
@@ -237,6 +238,7 @@ class Gpu:
         calibration: What its node measured of it; None = nothing.
         not_calibrated: Why, in words.
         sharing: How jobs share it, as its node says.
+        facts: What its driver says of it; None = too little.
     """
 
     gpu_id: str
@@ -247,6 +249,7 @@ class Gpu:
     calibration: DeviceCalibration | None = None
     not_calibrated: str = ""
     sharing: DeviceSharing = DeviceSharing.UNSTATED
+    facts: DeviceFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

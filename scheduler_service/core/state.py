@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
 from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_facts import DeviceFacts
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.inventory import newest_calibration
 from scheduler_service.core.cluster_view.occupancy import Occupancy
@@ -86,6 +87,7 @@ class ClusterState:
         self._devices: dict[str, int] = {}
         self._calibrations: dict[str, DeviceCalibration] = {}
         self._ways: dict[str, Counter[DeviceSharing]] = {}
+        self._device_facts: dict[str, DeviceFacts] = {}
 
     @property
     def devices(self) -> Mapping[str, int]:
@@ -134,6 +136,11 @@ class ClusterState:
     def calibrations(self) -> Mapping[str, DeviceCalibration]:
         """What was measured of a device by its type; handed on with every question about the type."""
         return MappingProxyType(self._calibrations)
+
+    @property
+    def device_facts(self) -> Mapping[str, DeviceFacts]:
+        """What a driver says of a device by its type; handed on likewise."""
+        return MappingProxyType(self._device_facts)
 
     def in_phase(self, phase: Phase) -> AbstractSet[str]:
         """Return the ids of the jobs in a phase, in the order in which they entered it."""
@@ -236,6 +243,8 @@ class ClusterState:
         """Store a node with its GPUs and bring the indexes up to date."""
         for gpu in node.gpus:
             self._devices[gpu.device] = min(gpu.memory_bytes, self._devices.get(gpu.device, gpu.memory_bytes))
+            if gpu.facts is not None:
+                self._device_facts.setdefault(gpu.device, gpu.facts)
         before = self.nodes.get(node.node_id)
         self.occupancy.put_node(node)
         self._recall_calibrations(node, before)

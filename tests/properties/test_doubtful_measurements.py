@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from hypothesis import given, settings
@@ -17,6 +17,7 @@ from predictor_service.inference.observed_pairs import ObservedPairs
 from predictor_service.inference.pair_estimator import estimate_pairs
 from predictor_service.inference.records import Estimate, Level, PairJob, PairsAnswer, PairsQuestion
 from predictor_service.outcome_journal import PredictionEntry
+from predictor_service.registry.served_version import Bounded, ServedTarget
 
 _DEVICE = "cpu-standin"
 _ENTRY = PredictionEntry(
@@ -110,34 +111,68 @@ _PLACES = st.integers(0, 2)
 _MEASURED = st.lists(st.builds(Measured, _PLACES, _PLACES, st.floats(-0.3, 5.0), st.booleans()), max_size=12)
 
 
+class _SureModel:
+    """Predicts of every pair that it loses a tenth, with little doubt."""
+
+    graph_bounds = None
+
+    @property
+    def record(self) -> Any:
+        return self
+
+    @property
+    def bounds(self) -> Any:
+        return self
+
+    def half_width(self, confidence: float) -> float:
+        return 0.05
+
+    def contains(self, columns: np.ndarray) -> np.ndarray:
+        return np.ones(len(columns), dtype=bool)
+
+    def predict_bounded(self, columns: np.ndarray, *_: object) -> Bounded:
+        value = np.full(len(columns), 0.1)
+        return Bounded(value=value, lower=value - 0.05, upper=value + 0.05, upper_99=value + 0.1)
+
+
 def _never(job: PairJob) -> JobEstimator:
     raise AssertionError(f"everything is known of {job.job_id}")
 
 
-def _answer(measured: Sequence[Measured], doubted: Mapping[tuple[str, str], float]) -> PairsAnswer:
+_SURE = cast(ServedTarget, _SureModel())
+
+
+def _answer(
+    measured: Sequence[Measured], doubted: Mapping[tuple[str, str], float], model: ServedTarget | None = None
+) -> PairsAnswer:
     table = ObservedPairs()
     for each in measured:
         table.observe(_DEVICE, f"j{each.victim}", f"j{each.other}", each.slowdown_ratio, is_doubtful=each.is_doubtful)
     device = find_device_type(_DEVICE)
     assert device is not None
     question = PairsQuestion(device=_DEVICE, jobs=_JOBS, observed=doubted, doubted=frozenset(doubted))
-    return estimate_pairs(question, device, None, _never, table.among(_DEVICE, [job.key for job in _JOBS]))
+    return estimate_pairs(question, device, model, _never, table.among(_DEVICE, [job.key for job in _JOBS]))
 
 
 @settings(deadline=None)
-@given(measured=_MEASURED, stated=st.dictionaries(st.tuples(_PLACES, _PLACES), st.floats(-0.3, 5.0), max_size=3))
+@given(
+    measured=_MEASURED,
+    stated=st.dictionaries(st.tuples(_PLACES, _PLACES), st.floats(-0.3, 5.0), max_size=3),
+    model=st.sampled_from([None, _SURE]),
+)
 def test_no_sequence_of_doubtful_windows_makes_an_interval_of_a_pair_narrower(
-    measured: list[Measured], stated: dict[tuple[int, int], float]
+    measured: list[Measured], stated: dict[tuple[int, int], float], model: ServedTarget | None
 ) -> None:
-    sound = _answer([each for each in measured if not each.is_doubtful], {})
+    sound = _answer([each for each in measured if not each.is_doubtful], {}, model)
     doubted = {(f"j{victim}", f"j{other}"): ratio for (victim, other), ratio in stated.items()}
-    after = _answer(measured, doubted)
+    after = _answer(measured, doubted, model)
     assert (after.lower <= sound.lower).all()
     assert (after.upper >= sound.upper).all()
     assert (after.lower <= after.slowdown_ratio).all()
     assert (after.slowdown_ratio <= after.upper).all()
-    assert np.array_equal(after.level, sound.level)
-    assert np.array_equal(after.in_domain, sound.in_domain)
+    assert (after.in_domain <= sound.in_domain).all()
+    kept = after.in_domain == sound.in_domain
+    assert np.array_equal(after.level[kept], sound.level[kept])
 
 
 def test_a_doubtful_pair_still_moves_the_value() -> None:
@@ -146,3 +181,20 @@ def test_a_doubtful_pair_still_moves_the_value() -> None:
     assert after.times_measured[0, 1] == 1
     stated = _answer([], {("j0", "j1"): 4.0})
     assert stated.slowdown_ratio[0, 1] > 1.5 * plain.slowdown_ratio[0, 1]
+
+
+def test_a_sure_prediction_that_doubtful_windows_contradict_by_a_factor_is_sure_no_more() -> None:
+    windows = [Measured(0, 1, 2.0, is_doubtful=True)] * 5
+    for after in (_answer(windows, {}, _SURE), _answer([], {("j0", "j1"): 2.0}, _SURE)):
+        assert not after.in_domain[0, 1]
+        assert after.level[0, 1] == Level.OBSERVED  # it outranks what utilizations let expect
+        assert after.in_domain.sum() == 8
+        assert after.upper[0, 1] > 1.0
+
+
+def test_a_sure_prediction_that_doubtful_windows_agree_with_or_that_was_measured_soundly_stays_sure() -> None:
+    agreed = _answer([Measured(0, 1, 0.12, is_doubtful=True)] * 5, {}, _SURE)
+    assert agreed.in_domain.all()
+    assert (agreed.level == Level.SOLO_KNOWN).all()
+    measured = [Measured(0, 1, 0.1, is_doubtful=False), Measured(0, 1, 2.0, is_doubtful=True)]
+    assert _answer(measured, {}, _SURE).in_domain.all()

@@ -66,6 +66,12 @@ def _device_mode(torch: Any, requested: Requested) -> Any:
                 return args[0]
             if name == "pin_memory":
                 return args[0]
+            if func is torch.device:
+                # One device, whose number may stand next to "cuda" or alone: without a GPU torch refuses the latter.
+                named = {**dict(zip(("type", "index"), args, strict=False)), **(kwargs or {})}
+                device = _by_name(named.get("type", named.get("device")))
+                made = to_cpu(device)
+                return func(*args, **(kwargs or {})) if made is device else made
             place = _DEVICE_PLACES.get(name)
             args = [_by_name(arg) if index == place else arg for index, arg in enumerate(args)]
             kwargs = {key: _by_name(arg) if key == "device" else arg for key, arg in (kwargs or {}).items()}
@@ -98,7 +104,7 @@ def _quieten_cuda(torch: Any, requested: Requested) -> None:
     torch.cuda.get_device_name = lambda *args, **kwargs: "cpu"
     # `torch.device("cuda", 0)` and "cuda" as a default are taken apart before any function sees them.
     set_default = torch.set_default_device
-    torch.set_default_device = lambda device: None if str(device).startswith("cuda") else set_default(device)
+    torch.set_default_device = lambda device: None if str(_by_name(device)).startswith("cuda") else set_default(device)
 
 
 def _watch_autocast(torch: Any, requested: Requested) -> None:

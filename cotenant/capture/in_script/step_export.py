@@ -7,6 +7,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from .batch_constants import BatchConstants
 from .held_memory import outside_bytes
 from .network_chain import chain_of
 from .padded_sequences import PaddedSequences
@@ -50,9 +51,10 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
         return {**facts, "status": "failed", "reason": "no_tensor"}
     facts["micro_batch_size"], dimension = facts["single_samples"] or sizes[0], sizes[1]
     facts["loaded_batch_size"] = 0 if facts["single_samples"] else _other_size(recorder.loader_batch_sizes, sizes[0])
-    with PaddedSequences(torch) as sequences:
+    with PaddedSequences(torch) as sequences, BatchConstants(torch) as constants:
         exported, facts["is_batch_fixed"], facts["left_out"], links = _export(torch, calls, *sizes)
     facts["pads_sequences"] = sequences.are_met
+    facts["batch_fixed_at"] = constants.place if facts["is_batch_fixed"] else ""
     facts["networks"] = _names([call.module for call in links if call.has_parameters])
     path = recorder.folder / EXPORT_FILE
     torch.export.save(exported, str(path))

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from cotenant.device_calibration import CalibrationError, DeviceCalibration
 from cotenant.device_calibration_message import read_calibration_message
+from cotenant.device_facts_message import read_facts_message
 from cotenant.device_sharing import DeviceSharing
 from cotenant.system_clock import now_ms
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
@@ -120,6 +121,7 @@ def _gpu(gpu: node_agent_pb2.AgentGpu) -> Gpu:
         calibration=calibration,
         not_calibrated=cause,
         sharing=DeviceSharing(gpu.sharing),
+        facts=read_facts_message(gpu.facts) if gpu.HasField("facts") else None,
     )
 
 

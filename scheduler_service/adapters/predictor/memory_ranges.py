@@ -58,7 +58,7 @@ class MemoryRanges:
     def _task(self, question: RequestPrediction) -> asyncio.Task[MemoryRange] | None:
         now_ms = read_monotonic_ns() // 1_000_000
         name = (question.graph_sha256, repr(question.settings), question.device, question.device_memory_bytes,
-                question.micro_batch_sizes, question.calibration)  # fmt: skip
+                question.micro_batch_sizes, question.calibration, question.facts)  # fmt: skip
         known = self._answers.get(name)
         if known is not None and now_ms - known.asked_at_ms <= ANSWER_AGE_MS_MAX and not _has_failed(known.task):
             return known.task

@@ -10,6 +10,7 @@ from typing import Final
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.device_calibration_message import calibration_message
+from cotenant.device_facts_message import facts_message
 from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from cotenant.job_settings_message import settings_message
@@ -51,6 +52,7 @@ def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest
         device_memory_bytes=command.device_memory_bytes,
         micro_batch_sizes=command.micro_batch_sizes,
         calibration=_calibration(command.calibration),
+        device_facts=facts_message(command.facts),
         find_memory_states=True,
     )
 
@@ -167,6 +169,7 @@ def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction
         device_memory_bytes=command.device_memory_bytes,
         calibration=_calibration(command.calibration),
         sharing=resources_pb2.DeviceSharing.ValueType(command.sharing),
+        device_facts=facts_message(command.facts),
         jobs=[_job_reference(member) for member in command.members],
         observed=[
             prediction_pb2.ObservedPair(

@@ -13,6 +13,7 @@ from scheduler_service.core.jobs.gang_records import GangAttempt
 from scheduler_service.core.jobs.job_parts import AttemptExit, AttemptMeasurements, AttemptShape, JobMoves
 from scheduler_service.core.jobs.job_records import JobRecord, with_history
 from scheduler_service.core.jobs.preparation_records import Preparation
+from scheduler_service.core.jobs.unsaved_work import lost_steps, with_lost_steps, with_unsaved_work
 from scheduler_service.core.lifecycle.attempt_orders import arrange, launch_commands, stop_commands, without_unlaunched
 from scheduler_service.core.lifecycle.granted_checkpoints import granted_after
 from scheduler_service.core.lifecycle.outcomes import tell_end
@@ -147,7 +148,7 @@ def stop(
         phase=Phase.STOPPING,
         pause=None,
         after_stop=after,
-        reason=reason,
+        reason=with_unsaved_work(reason, job, state.now_ms),
         **accruals(job, state.now_ms),
     )
     state.put_job(job)
@@ -248,9 +249,9 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
         job,
         at_ms=state.now_ms,
         kind="requeue",
-        message=reason.code,
+        message=reason.code + _lost_in_words(job),
         phase=Phase.PENDING,
-        reason=reason,
+        reason=with_lost_steps(reason, job),
         assignments=(),
         node_ids=(),
         shape=job.shape.changed(memory_reserved_bytes=0, memory_surge=None),
@@ -267,6 +268,11 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
     # After a restore a later attempt of it than the one that has ended may run somewhere.
     hold_until(state, job, Reason(code="RESTORED"), state.settled_at_ms, step)
     note_colocation_change(state, neighbours)
+
+
+def _lost_in_words(job: JobRecord) -> str:
+    lost = lost_steps(job)
+    return f"; {lost} step(s) lost, for no checkpoint was written" if lost else ""
 
 
 def hold_until(state: ClusterState, job: JobRecord, reason: Reason, until_ms: int, step: EventEffects) -> None:

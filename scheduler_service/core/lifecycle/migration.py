@@ -12,6 +12,7 @@ from scheduler_service.core.decisions import Migrate, Reshape, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.jobs.job_parts import AttemptShape, Target
 from scheduler_service.core.jobs.job_records import JobRecord, with_history
+from scheduler_service.core.jobs.unsaved_work import with_lost_steps, with_unsaved_work
 from scheduler_service.core.lifecycle.attempt_orders import stop_commands, without_unlaunched
 from scheduler_service.core.lifecycle.attempts import (
     accrued,
@@ -55,7 +56,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         after_stop=AfterStop.MOVE,
         moves=job.moves.changed(target=target, moved_at_ms=0 if is_prepared else state.now_ms),
         pause=None,
-        reason=decision.reason,
+        reason=with_unsaved_work(decision.reason, job, state.now_ms),
     )
     if is_prepared:
         order_preparation(state, job, target, step)
@@ -79,11 +80,12 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
     left_behind = state.occupancy.neighbours(job)
     preparation, moved_at_ms = job.moves.preparation, job.moves.moved_at_ms
     job = leave_gpus(state, job.moving(preparation=None), step, has_steps=True)
+    reason = with_lost_steps(target.reason, job)
     job = job.changed(steps_done=max(job.checkpoint_step, 0)).moving(moved_at_ms=moved_at_ms)
     job = job.counting(migrations=not is_reshape, reshapes=is_reshape)
     start = Start(
         job_id=job.job_id,
-        reason=target.reason,
+        reason=reason,
         assignments=target.assignments,
         predicted_slowdown_ratio=shape.predicted_slowdown_ratio,
         trial_with=target.trial_with,

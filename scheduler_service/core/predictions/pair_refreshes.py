@@ -97,6 +97,7 @@ def _question(state: ClusterState, device: str) -> RefreshPairs:
         device_memory_bytes=state.devices.get(device, 0),
         calibration=state.calibrations.get(device),
         sharing=state.predictions.sharing.get(device, DeviceSharing.UNSTATED),
+        facts=state.device_facts.get(device),
         members=tuple(pair_member(state, key, device) for key in keys),
         observed=state.predictions.observed_among(keys, device),
         doubted=state.predictions.doubted_among(keys, device),

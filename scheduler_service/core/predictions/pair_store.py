@@ -70,7 +70,8 @@ class PairStore:
         """Return how much `other_key` slows `victim_key` down: observed before predicted, these sizes before any.
 
         What was measured while others used the GPU is no measurement of the pair: it raises a prediction's upper end,
-        and answers, out of domain, where nothing else is known.
+        and answers, out of domain, where nothing else is known. A prediction that it exceeds is sure no more: out of
+        domain too, but at what was predicted, so that the pair is tried where that is accepted, and nowhere else.
         """
         observed_co_located = self._observed.get(victim_key)
         observed = (
@@ -86,6 +87,8 @@ class PairStore:
         promised = predicted.upper_ratio if observed.is_doubtful and predicted is not None else 0.0
         if observed.is_doubtful and predicted is not None and predicted.level is not Level.FALLBACK:
             # The predictor is told of it and has moved its answer; here it lowers no upper end.
+            if predicted.in_domain and seen > predicted.upper_ratio:
+                return replace(predicted, upper_ratio=seen, level=Level.OBSERVED, in_domain=False, times_measured=0)
             return replace(predicted, upper_ratio=max(predicted.upper_ratio, seen))
         observed.answers[micro_batch_size, other_micro_batch_size] = answer = PairPrediction(
             victim_key=victim_key,

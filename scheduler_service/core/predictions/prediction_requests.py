@@ -123,6 +123,7 @@ def _pairs_question(
         doubted=state.predictions.doubted_among(keys, device),
         calibration=state.calibrations.get(device),
         sharing=state.predictions.sharing.get(device, DeviceSharing.UNSTATED),
+        facts=state.device_facts.get(device),
     )
 
 
@@ -237,6 +238,7 @@ def _question(state: ClusterState, key: str, use: KeyUse, device: str) -> Reques
         micro_batch_sizes=micro_batch_sizes_of(use),
         gpus=use.gpus,
         calibration=state.calibrations.get(device),
+        facts=state.device_facts.get(device),
     )
 
 

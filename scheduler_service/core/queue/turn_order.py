@@ -48,6 +48,7 @@ class Turn:
         job_ids: Only these jobs of the lane are shown, and nothing is done but to start them; None = all of it.
         keeps: Whose GPUs are kept back from the lane; None = no job's.
         backfills: On whose GPUs, where they hold nothing, the jobs shown may start alone all the same.
+        asked: The lanes that have had all of their turns in this decision.
     """
 
     lane: LaneName
@@ -55,6 +56,7 @@ class Turn:
     job_ids: AbstractSet[str] | None = None
     keeps: Reservation | None = None
     backfills: Reservation | None = None
+    asked: AbstractSet[LaneName] = frozenset()
 
 
 def take_turns(state: Queue, reservation: Reservation | None = None) -> Generator[Turn, bool, None]:

@@ -5,7 +5,7 @@ the tenant that has had least for its weight; of one tenant the lane whose first
 rules for tenants there is one turn, that of all jobs, and the policy sees what it always saw.
 
 Inside a turn the policy may stop or move running jobs of the same tenant and of no higher class. A last turn, in which
-no job waits, lets it look after what runs.
+no job waits, lets it look after what runs. Running jobs grow only into GPUs that are left to nobody (`growth.py`).
 
 GPUs may be kept back for a wide job (`reservations.py`): they are closed in the turns that come after its own.
 """
@@ -13,7 +13,7 @@ GPUs may be kept back for a wide job (`reservations.py`): they are closed in the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +30,7 @@ from scheduler_service.core.decisions import (
     Start,
     Stop,
 )
+from scheduler_service.core.queue.growth import has_room, is_wanted_by_others
 from scheduler_service.core.queue.lanes import PLAIN_LANE, Lane, LaneName
 from scheduler_service.core.queue.ready_queue import NO_LANE
 from scheduler_service.core.queue.reservations import Reservation, find_reservation
@@ -85,12 +86,16 @@ def decide_in_turns(
     reservation = find_reservation(state, look, narrow)
     turns = take_turns(state, reservation)
     turn, was_asked, is_kept = next(turns, None), False, True
+    asked: set[LaneName] = set()
     while turn is not None:
+        turn = replace(turn, asked=asked)
         if reservation is not None:
             is_kept = is_kept and _is_waited_for(state, reservation, was_asked=was_asked)
             turn = _keep_back(state, turn if is_kept else replace(turn, keeps=None))
             was_asked = was_asked or turn.lane == reservation.lane
         was_cut = (_take_within_quota if turn.job_ids is None else _take_with_few)(state, turn, take_turn)
+        if turn.job_ids is None and not was_cut:
+            asked.add(turn.lane)
         try:
             turn = turns.send(was_cut)
         except StopIteration:
@@ -147,7 +152,7 @@ def _take_within_quota(state: Queue, turn: Turn, take_turn: Callable[[Turn], Abs
     for _ in range(ASKED_PER_TURN_MAX):
         left = state.tenants.gpus_left(turn.lane.tenant) if turn.lane is not NO_LANE else None
         lane = state.waiting.lanes.get(turn.lane)
-        if lane is not None and not _has_room(lane, left):
+        if lane is not None and not has_room(lane, left):
             too_wide = _too_wide(state, turn.lane.tenant, lane)
             decided = frozenset(job_id for one in too_wide for job_id in one.job_ids)
             rest = HoldRest(queue=lane.queue, decided=decided, reason=quota_reason(state, turn.lane.tenant))
@@ -183,7 +188,7 @@ class _Admission:
 
     state: Queue
     turn: Turn
-    running: Mapping[str, RunningJob]
+    view: SchedulingView
     given: int = 0
     given_to: Counter[str] = field(default_factory=Counter)
     refused: set[str] = field(default_factory=set)
@@ -213,7 +218,7 @@ def _too_wide(state: Queue, tenant: str, lane: Lane | None) -> Sequence[HoldMany
 
 
 def admit(
-    state: Queue, turn: Turn, decisions: Iterable[Decision], running: Mapping[str, RunningJob]
+    state: Queue, turn: Turn, decisions: Iterable[Decision], view: SchedulingView
 ) -> tuple[list[Decision], AbstractSet[str]]:
     """Return a policy's decisions without those that the turn does not allow, and the codes of what was refused.
 
@@ -221,9 +226,9 @@ def admit(
         state: Knows what tenants hold.
         turn: What it is about.
         decisions: The policy's answer.
-        running: The running jobs as the policy saw them.
+        view: The cluster as the policy saw it.
     """
-    admission = _Admission(state, turn, running)
+    admission = _Admission(state, turn, view)
     admitted = [_admitted(admission, one) for one in decisions]
     kept = [one for one in admitted if one is not None]
     return _explained(admission, kept), admission.refused
@@ -246,7 +251,7 @@ def _admitted(admission: _Admission, decision: Decision) -> Decision | None:
         return decision if reason is None else Hold(job_id=decision.job_id, reason=reason)
     if not isinstance(decision, Stop | Migrate | Reshape | Pause | Resume):
         return decision
-    job = admission.running.get(decision.job_id)
+    job = admission.view.running.get(decision.job_id)
     if job is None:
         return decision
     if _is_protected(admission, job.request):
@@ -265,20 +270,10 @@ def _may_reshape(admission: _Admission, job: RunningJob, reshape: Reshape) -> bo
     more = len(reshape.assignments) - len(job.assignments)
     if more <= 0:
         return True
-    # The policy was shown no waiting job. What it gives away might just have been taken from a job for one of them.
-    if admission.turn.lane is NO_LANE and _may_anyone_start(admission.state):
+    device = admission.view.gpus[job.assignments[0].gpu_id].gpu.device
+    if is_wanted_by_others(admission.state, admission.turn, device):
         return False
     return _obstacle(admission, job.request, more) is None
-
-
-def _may_anyone_start(state: Queue) -> bool:
-    """Say whether a job waits for which its tenant's quota has room."""
-    return any(_has_room(lane, state.tenants.gpus_left(name.tenant)) for name, lane in state.waiting.lanes.items())
-
-
-def _has_room(lane: Lane, gpus_left: int | None) -> bool:
-    """Say whether what is left of a quota (None = there is none) is enough for a job of a lane."""
-    return gpus_left is None or len(lane.wider_ids(gpus_left)) < len(lane)
 
 
 def _is_protected(admission: _Admission, request: JobRequest) -> bool:

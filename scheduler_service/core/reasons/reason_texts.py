@@ -237,11 +237,13 @@ REASON_TEXTS: Mapping[str, str] = {
     "STOPPING_TO_REQUEUE": "The job is being stopped, with a checkpoint, to run again later.",
     "STOPPING_WITH_GANG": "One part of the job has ended, so its parts on the other nodes are being stopped, with a "
     "checkpoint.",
-    "STOPPING_TO_HOLD": "The job is being stopped with a checkpoint, and then waits until it is released.",
+    "STOPPING_TO_HOLD": "The job is being stopped, after an order for a checkpoint, and then waits until it is "
+    "released.",
     "STOPPING_AT_TIME_LIMIT": "The job is being stopped with a checkpoint: it has run for {ran_ms} of {time_limit_ms} "
     "allowed.",
     "STALLED": "The job is being restarted from its checkpoint: no step came for {idle_ms}.",
-    "DRAINED": "The job is being stopped with a checkpoint, because its node is drained; it goes on elsewhere.",
+    "DRAINED": "The job is being stopped, after an order for a checkpoint, because its node is drained; it goes on "
+    "elsewhere.",
     # after an attempt
     "MOVE_WITHDRAWN": "The job goes on where it is: the attempt that was prepared for its move ended early; its next "
     "move begins without preparation.",
@@ -310,6 +312,11 @@ class _Fields(dict[str, str]):
         return "an unknown number"
 
 
+_UNSAVED = (
+    " It has written no checkpoint so far: unless its script writes one now, {unsaved_steps} step(s) made in "
+    "{unsaved_ms} are lost."
+)
+_LOST = " It had written no checkpoint: {lost_steps} step(s) were lost."
 _NO_GPU = (
     "Not one GPU is usable now, and {gpus_needed} are needed: the nodes are away, cordoned or have faults; "
     "`cotenant nodes` shows which."
@@ -326,6 +333,7 @@ def describe_reason(reason: Reason) -> str:
     text = _NO_GPU if has_no_gpu(reason) else REASON_TEXTS.get(reason.code)
     if text is None:
         return reason.code
+    text += _UNSAVED if "unsaved_ms" in reason.numbers else _LOST if "lost_steps" in reason.numbers else ""
     numbers = {name: format_quantity(name, value) for name, value in reason.numbers.items()}
     return text.format_map(_Fields(numbers, jobs=_named(reason.job_ids), gpus=_named(reason.gpu_ids)))
 

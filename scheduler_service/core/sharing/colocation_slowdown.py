@@ -148,7 +148,9 @@ def _with_each_resident(
             is_known = False
             doubt = doubt or _doubt("PAIR_UNKNOWN", gpu, victim, other)
         elif not pair.in_domain:
-            doubt = doubt or _doubt("OUT_OF_DOMAIN", gpu, victim, other)
+            # What was measured with doubt is unlike nothing that the model knows.
+            code = "PAIR_UNKNOWN" if pair.level is Level.OBSERVED else "OUT_OF_DOMAIN"
+            doubt = doubt or _doubt(code, gpu, victim, other)
         doubt = doubt or doubts[other_place]
         pair_ratios.append(pair.slowdown_ratio if pair is not None else 0.0)
     return pair_ratios, is_known, doubt

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from cotenant.device_calibration import DeviceCalibration
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.agents.agent_sessions import AgentSessions
 from scheduler_service.adapters.agents.launch_rules import (
@@ -174,7 +173,7 @@ class Admission:
         if not sizes or spec.memory_bytes:
             return []
         most_gpus = gpus_together(nodes) if spec.across_nodes else max(map(gpus_of_one_kind, nodes))
-        questions = _questions(spec, sizes, state.calibrations, most_gpus=most_gpus)
+        questions = _questions(spec, sizes, state, most_gpus=most_gpus)
         if any(_is_known_to_fit(state, question) for question in questions.values()):
             return []
         ranges = await self.ranges.ask(questions, patience_s=patience_s)
@@ -240,7 +239,7 @@ def _device_sizes(nodes: Iterable[Node], gpus: int) -> dict[str, int]:
 def _questions(
     spec: scheduling_pb2.JobSpec,
     sizes: Mapping[str, int],
-    calibrations: Mapping[str, DeviceCalibration],
+    state: ClusterState,
     *,
     most_gpus: int,
 ) -> Mapping[str, RequestPrediction]:
@@ -257,7 +256,8 @@ def _questions(
             settings=kept_settings(spec),
             micro_batch_sizes=(share,) if share != batch else (),
             gpus=(1,),
-            calibration=calibrations.get(device),
+            calibration=state.calibrations.get(device),
+            facts=state.device_facts.get(device),
         )
         for device, size in sorted(sizes.items())
     }

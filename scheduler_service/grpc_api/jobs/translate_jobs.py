@@ -14,6 +14,7 @@ from scheduler_service.core.event_handling.time_limits import ran_ms
 from scheduler_service.core.jobs.job_parts import JobEvent
 from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.jobs.replica_terms import NO_REPLICAS, STRAGGLER_WINDOW_MS, ReplicaTerms
+from scheduler_service.core.jobs.unsaved_work import unsaved_work
 from scheduler_service.core.queue.queue_terms import QueueTerms
 from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import (
@@ -209,6 +210,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         training_end=training_end_message(job),
         servers=job.request.replicas.servers,
         stragglers_replaced=job.counts.stragglers_replaced,
+        **{name: round(value) for name, value in unsaved_work(job, state.now_ms).items()},
     )
 
 

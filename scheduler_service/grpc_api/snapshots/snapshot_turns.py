@@ -99,7 +99,7 @@ class _AdmittingPolicy:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return what the turn allows of the policy's decisions."""
-        decisions, refused = admit(self._queue, self._turn, self._policy.decide(view), view.running)
+        decisions, refused = admit(self._queue, self._turn, self._policy.decide(view), view)
         self.refused = self.refused | refused
         for start in decisions:
             if isinstance(start, Start) and start.job_id in self._queue.jobs:

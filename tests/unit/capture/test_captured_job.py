@@ -45,6 +45,7 @@ RESULT: dict[str, Any] = {
     "parameters": 10,
     "covered_ratio": 1.0,
     "is_batch_fixed": False,
+    "batch_fixed_at": "",
     "frozen_parameters": 0,
     "frozen_inside": 0,
     "loaded_batch_size": 0,
@@ -192,3 +193,11 @@ def test_complex_numbers_are_named_and_no_export_by_hand_is_advised(
     with pytest.raises(NotCapturedError, match="computes with complex numbers") as caught:
         captured_job.convert(tmp_path, importlib.metadata.version("torch"))
     assert "by hand" not in caught.value.remedy
+
+
+@pytest.mark.parametrize("place", ["", "train.py:42"])
+def test_a_graph_for_one_batch_only_is_told_with_the_line_that_fixed_it_and_what_keeps_it_open(place: str) -> None:
+    [note] = captured_job._notes(RESULT | {"is_batch_fixed": True, "batch_fixed_at": place}, 0.0)
+    assert ("because of train.py:42:" in note) is bool(place)
+    assert "FIXED_BATCH" in note
+    assert "x.shape[0]" in note

@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cotenant.capture.in_script.cpu_redirect import Requested, _device_mode
+from cotenant.capture.in_script.cpu_redirect import (
+    QUIET_CUDA_CALLS,
+    ZERO_CUDA_CALLS,
+    Requested,
+    _device_mode,
+    _quieten_cuda,
+)
 
 WAYS: dict[str, Callable[[], Tensor]] = {
     "a module by the number of a process": lambda: nn.Linear(2, 2).to(0).weight,
@@ -20,6 +26,11 @@ WAYS: dict[str, Callable[[], Tensor]] = {
     "a tensor by number and kind": lambda: torch.ones(2).to(0, torch.float64),
     "a tensor by keyword": lambda: torch.ones(2).to(device=1),
     "a tensor made there": lambda: torch.zeros(2, device=0),
+    "a tensor on a device by number": lambda: torch.zeros(2, device=torch.device(0)),
+    "a tensor on a device by name and number": lambda: torch.zeros(2, device=torch.device("cuda", 1)),
+    "a tensor on a device by keywords": lambda: torch.zeros(2, device=torch.device(type="cuda", index=1)),
+    "a tensor on a device of a device": lambda: torch.zeros(2, device=torch.device(torch.device("cuda:0"))),
+    "a tensor moved to a device by number and kind": lambda: torch.ones(2).to(torch.device(0), torch.float64),
     "a tensor made alike there": lambda: torch.zeros_like(torch.ones(2), device=1),
 }
 
@@ -34,9 +45,22 @@ def test_a_gpu_that_is_named_in_any_way_becomes_the_cpu(way: str) -> None:
     assert requested.cuda_named
 
 
+def test_the_default_device_may_be_a_gpu_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in (*QUIET_CUDA_CALLS, *ZERO_CUDA_CALLS, "get_device_name"):
+        monkeypatch.setattr(torch.cuda, name, getattr(torch.cuda, name))
+    monkeypatch.setattr(torch, "set_default_device", torch.set_default_device)
+    _quieten_cuda(torch, Requested())
+    for device in (0, "cuda", torch.device("cuda:1")):
+        torch.set_default_device(device)
+        assert torch.zeros(2).device.type == "cpu"
+
+
 def test_numbers_that_are_no_devices_stay() -> None:
     requested = Requested()
     with _device_mode(torch, requested):
+        assert torch.device("cpu").type == torch.device(torch.device("cpu")).type
+        assert torch.device("meta", 0).type == torch.ones(2, device="meta").device.type
         assert torch.ones(2, 3).sum(0).shape == (3,)
         assert nn.Linear(2, 2).to(torch.float64).weight.dtype is torch.float64
     assert not requested.cuda_named

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
+from cotenant.capture.in_script.batch_constants import BatchConstants
+from cotenant.capture.in_script.step_export import EXPORT_FILE, _export, export_network
+from cotenant.capture.in_script.step_window import Call
 from cotenant.capture.reasons import COMPLEX_NUMBERS
-from predictor_service.features.graphs.graph_description import describe_graph
+from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from tests.support.cases import sampled
 
 _WORDS, _WIDTH = 50, 16
@@ -60,6 +64,59 @@ def test_a_transformer_that_makes_its_mask_itself_is_exported_one_operator_at_a_
 
 def test_a_wide_network_takes_narrow_inputs_as_under_autocast(tmp_path: Path) -> None:
     assert macs(nn.Linear(6, 5), torch.ones(2, 6, dtype=torch.float16), tmp_path) == 2 * 6 * 5
+
+
+class Flat(nn.Module):
+    """A perceptron that flattens its samples in one of several ways."""
+
+    def __init__(self, rows: Callable[[Tensor], int]) -> None:
+        super().__init__()
+        self.rows, self.one, self.two = rows, nn.Linear(12, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.two(torch.relu(self.one(x.view(self.rows(x), -1))))
+        return answer
+
+
+def _length(x: Tensor) -> int:
+    return len(x)
+
+
+def _number(x: Tensor) -> int:
+    return int(x.shape[0])
+
+
+def _exported(network: nn.Module, folder: Path) -> tuple[bool, str, GraphDescription]:
+    calls = [Call(torch, network, ((torch.ones(8, 3, 4),), {}), group=0, inside_step=0)]
+    with BatchConstants(torch) as constants:
+        exported, is_fixed, _, _ = _export(torch, calls, 8, 0)
+    torch.export.save(exported, str(folder / EXPORT_FILE))
+    return is_fixed, constants.place, describe_graph(convert(folder / EXPORT_FILE))
+
+
+@pytest.mark.parametrize("rows", [_length, _number])
+def test_a_python_number_of_the_batch_is_found_by_its_line_and_other_batches_are_predicted_as_of_an_open_graph(
+    rows: Callable[[Tensor], int], tmp_path: Path
+) -> None:
+    is_fixed, place, fixed = _exported(Flat(rows), tmp_path)
+    line = rows.__code__.co_firstlineno + 1
+    assert is_fixed
+    assert place == f"{os.path.relpath(__file__)}:{line}"
+    assert [warning.code for warning in fixed.warnings] == ["FIXED_BATCH"]
+    is_fixed, place, open_graph = _exported(Flat(lambda x: x.shape[0]), tmp_path)
+    assert (is_fixed, place) == (False, "")
+    for batch in (1, 2, 8, 32):
+        one, other = fixed.at_batch(batch), open_graph.at_batch(batch)
+        assert one.forward_macs == other.forward_macs
+        assert one.activation_bytes_saved == other.activation_bytes_saved
+        assert one.input_bytes == other.input_bytes
+
+
+def test_sizes_are_as_before_once_an_export_has_ended() -> None:
+    before = {name: vars(torch.SymInt)[name] for name in ("__int__", "__index__")}
+    with BatchConstants(torch):
+        assert vars(torch.SymInt)["__int__"] is not before["__int__"]
+    assert {name: vars(torch.SymInt)[name] for name in before} == before
 
 
 class Squared(torch.autograd.Function):

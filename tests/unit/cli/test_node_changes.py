@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cotenant.v1 import scheduling_pb2
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
 
@@ -39,3 +40,50 @@ def test_an_idle_gpu_that_takes_no_job_says_why(cotenant: CommandLine, scheduler
     assert "1 of 2 GPU(s) faulty: XID 79: GPU has fallen off the bus" in " ".join(cotenant("nodes").out.split())
     node.connected = False
     assert states() == ["lost", "lost"]
+
+
+_UNSAVED = "warning: job-7 mine has written no checkpoint so far: unless its script writes one when it is asked to stop"
+
+
+def _unsaved_job(scheduler: FakeScheduler) -> str:
+    job = scheduling_pb2.Job(job_id="job-7", phase=scheduling_pb2.JOB_PHASE_RUNNING, node_id="node-a", ran_ms=840_000)
+    job.spec.name, job.unsaved_steps, job.unsaved_ms = "mine", 1_200, 840_000
+    scheduler.jobs[job.job_id] = job
+    return job.job_id
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nodes", "drain", "node-a"),
+        ("nodes", "drain", "node-a", "--dry-run"),
+        ("hold", "--stop", "job-7"),
+        ("hold", "--stop", "--dry-run", "job-7"),
+        ("cancel", "job-7"),
+        ("alter", "job-7", "--time-limit", "10m"),
+    ],
+)
+def test_an_order_that_stops_a_job_without_a_checkpoint_says_what_is_lost_before_it_is_given(
+    cotenant: CommandLine, scheduler: FakeScheduler, words: tuple[str, ...]
+) -> None:
+    _unsaved_job(scheduler)
+    told = " ".join(cotenant(*words).err.split())
+    assert f"{_UNSAVED}, 1,200 step(s) made in 14m00s are lost" in told
+
+
+@pytest.mark.parametrize("words", [("hold", "job-7"), ("alter", "job-7", "--time-limit", "4h")])
+def test_an_order_that_stops_nothing_warns_of_no_loss(
+    cotenant: CommandLine, scheduler: FakeScheduler, words: tuple[str, ...]
+) -> None:
+    _unsaved_job(scheduler)
+    assert "checkpoint" not in cotenant(*words).err
+
+
+@pytest.mark.parametrize("words", [("nodes", "drain", "node-a"), ("hold", "--stop", "job-7")])
+def test_a_dry_run_of_an_order_that_stops_jobs_gives_no_order(
+    cotenant: CommandLine, scheduler: FakeScheduler, words: tuple[str, ...]
+) -> None:
+    _unsaved_job(scheduler)
+    assert cotenant(*words, "--dry-run").code == 0
+    orders = (scheduling_pb2.CordonNodeRequest, scheduling_pb2.HoldJobRequest)
+    assert not [request for request in scheduler.seen if isinstance(request, orders)]

@@ -134,3 +134,21 @@ def test_the_formula_for_jobs_without_a_model_counts_as_unknown() -> None:
     guessed = store([], [pair("key-j0", "key-j1", 0.4, level=Level.FALLBACK), pair("key-j1", "key-j0", 0.1)])
     found = placed(incoming, [[other]], guessed)
     assert (found.own_ratio, found.neighbour_ratio) == (None, 0.1)
+
+
+def test_two_jobs_whose_sure_prediction_doubtful_windows_contradict_share_on_trial_at_what_was_predicted() -> None:
+    keys = ["key-j0", "key-j1"]
+    jobs = [prediction(key, utilization_ratio=0.9, measured_micro_batch_sizes=(1,)) for key in keys]
+    predictions = store(jobs, all_pairs(keys, 0.1))
+    two = residents(2)
+    assert placed(two[0], [two[1:]], predictions) == PlacementSlowdown(0.1, 0.1, ("j1",))
+    predictions.observe_pair(keys[0], keys[1], "standin", 3.0, is_doubtful=True)
+    assert placed(two[0], [two[1:]], predictions).is_on_trial
+    # Fair turns of 0.9 and 0.9 would cost 0.81; what was predicted of this pair outranks them.
+    assert placed(two[0], [two[1:]], predictions).own_ratio == 0.1
+    assert sharing_obstacle(two[0], two[1:], gpu(), predictions) is None
+    never_measured = store([prediction(key) for key in keys], all_pairs(keys, 0.1))
+    never_measured.observe_pair(keys[0], keys[1], "standin", 3.0, is_doubtful=True)
+    refused = sharing_obstacle(two[0], two[1:], gpu(), never_measured)
+    assert refused is not None
+    assert refused.code == "PAIR_UNKNOWN"

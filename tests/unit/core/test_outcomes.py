@@ -14,6 +14,7 @@ from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.predictions.stored_predictions import StoredPredictions
 from scheduler_service.core.records import Level, PairPrediction, Phase, Share
+from scheduler_service.core.sharing.colocation_slowdown import is_sure
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
 from tests.support.scheduling import GIB, memory, prediction
@@ -232,15 +233,31 @@ def _pair(slowdown_ratio: float, upper_ratio: float) -> PairPrediction:
 def test_a_pair_measured_while_others_used_the_gpu_is_answered_by_its_prediction_and_promises_no_less() -> None:
     store = PredictionStore()
     store.put_pair(_pair(0.3, 0.8))
-    for slowdown_ratio, upper_ratio in ((0.1, 0.8), (9.0, 0.99)):
-        store.observe_pair("a", "b", "d", slowdown_ratio, is_doubtful=True)
-        seen = store.pair("a", "b", "d")
-        assert seen is not None
-        assert seen.slowdown_ratio == 0.3
-        assert seen.upper_ratio == pytest.approx(upper_ratio)
-        assert (seen.level, seen.times_measured) == (Level.GRAPH, 0)
+    store.observe_pair("a", "b", "d", 0.1, is_doubtful=True)
+    seen = store.pair("a", "b", "d")
+    assert seen is not None
+    assert (seen.slowdown_ratio, seen.upper_ratio) == (0.3, 0.8)
+    assert (seen.level, seen.in_domain, seen.times_measured) == (Level.GRAPH, True, 0)
     assert store.doubted_among(("a", "b"), "d") == {("a", "b")}
     assert not store.has_sound("a", "b", "d")
+
+
+@pytest.mark.parametrize("is_predicted_late", [False, True])
+def test_a_sure_prediction_of_a_pair_that_doubtful_windows_contradict_is_sure_no_more(is_predicted_late: bool) -> None:
+    store = PredictionStore()
+    for step in (1, 0) if is_predicted_late else (0, 1):
+        if step:
+            store.observe_pair("a", "b", "d", 2.0, is_doubtful=True)
+        else:
+            store.put_pair(_pair(0.05, 0.1))
+    seen = store.pair("a", "b", "d")
+    assert seen is not None
+    assert (seen.slowdown_ratio, seen.upper_ratio, seen.times_measured) == (0.05, 2.0, 0)
+    assert not is_sure(seen)
+    store.observe_pair("a", "b", "d", 0.08)
+    seen = store.pair("a", "b", "d")
+    assert seen is not None
+    assert is_sure(seen)
 
 
 def test_a_pair_known_only_while_others_used_the_gpu_is_nothing_that_may_share_safely() -> None:

@@ -286,6 +286,43 @@ def test_a_job_without_a_checkpoint_is_not_said_to_have_one_when_its_time_is_ove
     assert told == "The job had run for its time limit, 1m, and was stopped, after an order for a checkpoint."
 
 
+def _told(scene: Play) -> str:
+    return describe_reason(scene.engine.state.jobs["j0"].reason)
+
+
+@pytest.mark.parametrize("way", ["hold", "drain", "cancel"])
+def test_a_job_that_never_wrote_a_checkpoint_is_said_to_lose_its_steps_when_it_is_stopped(way: str) -> None:
+    scene = play()
+    submit(scene, "j0")
+    scene.report(events.JobStarted, "j0")
+    scene.report(events.JobProgressed, "j0", after_ms=120_000, steps_done=1_200)
+    orders: dict[str, tuple[type[events.Event], dict[str, Any]]] = {
+        "hold": (queue_events.JobHeld, {"job_id": "j0", "stops_running": True}),
+        "drain": (queue_events.NodeCordoned, {"node_id": "n0", "is_draining": True}),
+        "cancel": (events.JobCancelled, {"job_id": "j0"}),
+    }
+    kind, values = orders[way]
+    scene.tell(kind, **values)
+    assert _told(scene).endswith(
+        " It has written no checkpoint so far: unless its script writes one now, 1200 step(s) made in 2m2s are lost."
+    )
+    scene.report(events.JobStopped, "j0", exit_class="stopped", exit_code=143, steps_done=1_250)
+    if way != "cancel":
+        assert "It had written no checkpoint: 1250 step(s) were lost." in _told(scene)
+        assert "1250 step(s) lost" in scene.engine.state.jobs["j0"].history[-1].message
+
+
+def test_a_job_that_has_written_a_checkpoint_is_said_to_lose_nothing() -> None:
+    scene = play()
+    submit(scene, "j0")
+    scene.report(events.JobStarted, "j0")
+    scene.report(events.JobProgressed, "j0", after_ms=120_000, steps_done=1_200, checkpoint_step=1_000)
+    scene.tell(queue_events.JobHeld, job_id="j0", stops_running=True)
+    assert "no checkpoint" not in _told(scene)
+    scene.report(events.JobStopped, "j0", exit_class="checkpointed", exit_code=85, checkpoint_step=1_210)
+    assert "lost" not in _told(scene)
+
+
 def test_a_running_job_is_stopped_with_a_checkpoint_to_be_held_and_goes_on_once_it_is_released() -> None:
     scene = play()
     submit(scene, "j0")
