@@ -208,11 +208,12 @@ class ClusterState:
         self.decisions.record(Hold(job_id=job_id, reason=reason, until_ms=job.times.not_before_ms))
 
     def _forget_oldest(self) -> None:
-        ended = sum(len(self._by_phase[phase]) for phase in ENDED_PHASES)
-        if ended <= self.ended_jobs_max:
+        by_phase = self._by_phase
+        ended = [job_ids for phase in ENDED_PHASES if (job_ids := by_phase[phase])]
+        if sum(map(len, ended)) <= self.ended_jobs_max:
             return
         oldest = min(
-            (next(iter(self._by_phase[phase])) for phase in sorted(ENDED_PHASES) if self._by_phase[phase]),
+            [next(iter(job_ids)) for job_ids in ended],
             key=lambda job_id: (self._jobs[job_id].times.finished_at_ms, job_id),
         )
         del self._by_phase[self._jobs[oldest].phase][oldest]

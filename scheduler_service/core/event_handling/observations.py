@@ -63,8 +63,8 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     if is_newest and has_window:
         changes["step_ms"] = report.window_ms / report.window_steps
     changes["reported"] = _reported(job, report, is_newest=is_newest)
-    changes["measured"] = measured.changed(**measurements)
-    job = job.changed(**changes)
+    changes["measured"] = measured.with_values(measurements)
+    job = job.with_values(changes)
     job = with_loss(job, report) if job.request.target_loss else job
     state.put_job(tell_progress(state, job, step))
     if "moves" in changes and not job.moves.moved_at_ms:

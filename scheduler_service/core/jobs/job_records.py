@@ -208,8 +208,8 @@ def with_history(
 ) -> JobRecord:
     """Return the job with other values and one more line in its story; the oldest lines leave."""
     limit = ENDED_HISTORY_MAX if changes.get("phase", job.phase) in ENDED_PHASES else HISTORY_MAX
-    line = JobEvent(at_ms=at_ms, kind=kind, message=message[:500])
-    return job.changed(history=(*job.history, line)[-limit:], **changes)
+    changes["history"] = (*job.history[1 - limit :], JobEvent(at_ms=at_ms, kind=kind, message=message[:500]))
+    return job.with_values(changes)
 
 
 def pending_view(job: JobRecord) -> PendingJob:

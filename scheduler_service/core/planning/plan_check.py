@@ -36,7 +36,7 @@ from scheduler_service.core.decisions import (
 from scheduler_service.core.jobs.opportunistic_sharing import MemorySurge, collision_obstacle
 from scheduler_service.core.planning.checked_plan import CheckedPlan, Rejection
 from scheduler_service.core.queue.queue_terms import is_device_named
-from scheduler_service.core.records import PAUSED_MS_MAX, Gpu, JobRequest, Reason
+from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, Gpu, JobRequest, Reason
 from scheduler_service.core.sharing.colocation_slowdown import (
     ALONE,
     ExpectedSlowdown,
@@ -269,9 +269,7 @@ def _shape_obstacle(request: JobRequest, start: Start) -> Reason | None:
     gpus = len(start.assignments)
     if gpus not in (request.allowed_gpus or (request.gpus,)):
         return Reason(code="GANG_INCOMPLETE", numbers={"gpus_needed": request.gpus, "gpus_given": gpus})
-    ranks = sorted([assignment.rank for assignment in start.assignments])
-    distinct = {assignment.gpu_id for assignment in start.assignments}
-    if ranks != list(range(gpus)) or len(distinct) != gpus:
+    if not _are_ranks(start.assignments):
         return Reason(code="RANKS_WRONG", numbers={"gpus_given": gpus})
     samples = start.micro_batch_size * start.accumulation_steps * gpus
     if start.micro_batch_size < 1 or start.accumulation_steps < 1 or samples < request.global_batch_size:
@@ -279,6 +277,15 @@ def _shape_obstacle(request: JobRequest, start: Start) -> Reason | None:
             code="BATCH_NOT_COVERED", numbers={"batch_samples": request.global_batch_size, "given_samples": samples}
         )
     return None
+
+
+def _are_ranks(assignments: Sequence[Assignment]) -> bool:
+    """Return whether every rank has a GPU of its own."""
+    if len(assignments) == 1:
+        return assignments[0].rank == 0
+    ranks = sorted([assignment.rank for assignment in assignments])
+    distinct = {assignment.gpu_id for assignment in assignments}
+    return ranks == list(range(len(assignments))) and len(distinct) == len(assignments)
 
 
 def _gpu_obstacle(check: _Check, start: Start) -> Reason | None:
