@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
+from typing import Final
 
 from cotenant.device_calibration import DeviceCalibration
 from scheduler_service.core.cluster_view.inventory import newest_calibration
@@ -31,6 +32,10 @@ from scheduler_service.core.queue.ready_queue import WaitingJobs
 from scheduler_service.core.queue.tenants import TenantUse
 from scheduler_service.core.reasons.decision_log import DecisionLog
 from scheduler_service.core.records import ENDED_PHASES, REPORT_INTERVAL_MS, Node, Phase, Reason
+
+# A name of the module is found four times as fast as a member of its enum, on every fact.
+_PENDING: Final = Phase.PENDING
+_STARTING: Final = Phase.STARTING
 
 
 class ClusterState:
@@ -98,7 +103,7 @@ class ClusterState:
     @property
     def has_ready_jobs(self) -> bool:
         """Whether a job waits for a policy."""
-        return len(self._by_phase[Phase.PENDING]) > len(self.holds)
+        return len(self._by_phase[_PENDING]) > len(self.holds)
 
     def keep_back(self, gpu_ids: Iterable[str]) -> None:
         """Let no job start on these GPUs until others are named; for one decision."""
@@ -150,7 +155,7 @@ class ClusterState:
             self.register.note(job, before)
         if before is None or before.phase is not phase:
             self._move_phase(job, before)
-        elif phase is Phase.PENDING:
+        elif phase is _PENDING:
             self.waiting.change(job)
         if phase in HOLDING_PHASES:
             self._running.put(job)
@@ -181,16 +186,16 @@ class ClusterState:
         job_id = job.request.job_id
         if before is not None:
             self._by_phase[before.phase].pop(job_id, None)
-            if before.phase is Phase.PENDING:
+            if before.phase is _PENDING:
                 self.waiting.remove(before)
         self._by_phase[job.phase][job_id] = None
-        if job.phase is Phase.PENDING:
+        if job.phase is _PENDING:
             self.waiting.add(job)
             self.decisions.expect(job_id)
         if job.phase not in HOLDING_PHASES:
             self._running.drop(job_id)
             self.occupancy.touched_job_ids.discard(job_id)
-        elif job.phase is Phase.STARTING:
+        elif job.phase is _STARTING:
             self._running.drop(job_id)  # a job that was moved is the newest again
         if job.has_ended:
             if before is not None:
