@@ -47,6 +47,7 @@ from scheduler_service.core.sharing.pausability import pause_obstacle
 from scheduler_service.core.sharing.sharing_consent import consented_slowdowns
 from scheduler_service.core.trial_sharing.measuring_starts import measured_there, unmeasured_slowdown
 
+_ABOUT_PENDING = (Start, Hold)
 _NOTHING = CheckedPlan(decisions=(), reservations=MappingProxyType({}), rejections=())
 
 
@@ -169,7 +170,7 @@ def _obstacle(check: _Check, decision: Decision) -> Reason | None:
         return None if isinstance(decision, Stop) else _move_obstacle(check, running, decision)
     if isinstance(decision, PAUSES):
         return _pause_obstacle(check, decision)
-    if not isinstance(decision, Start | Hold):
+    if not isinstance(decision, _ABOUT_PENDING):
         return _about("DECISION_NOT_SUPPORTED", decision)
     if decision.job_id not in check.pending:
         return _about("JOB_NOT_PENDING", decision)
