@@ -116,7 +116,7 @@ class Machines:
         if kind is None or len(gpu_ids) not in kind.step_ms_by_gpus:
             return None
         is_single = len(gpu_ids) == 1  # as most are
-        by_node = (1,) if is_single else tuple(Counter(self._node_of[gpu_id] for gpu_id in gpu_ids).values())
+        by_node = (1,) if is_single else tuple(Counter([self._node_of[gpu_id] for gpu_id in gpu_ids]).values())
         is_spread = not is_single and self._is_spread(gpu_ids)
         placed_ms = kind.placed_step_ms(by_node, passes=record.shape.accumulation_steps, is_spread=is_spread)
         step_ms = placed_ms / simulation.truth.speed(device)

@@ -51,9 +51,11 @@ class SimulationState:
 
     def note_hold(self, job_id: str) -> None:
         """Count the reason why a job that has just entered the queue stays there."""
-        decision = self.engine.state.decisions.get(job_id)
-        if decision is not None and job_id not in self.occupancy.attempts:
-            self.held_reasons[decision.reason.code] += 1
+        if job_id in self.occupancy.attempts:
+            return
+        reason = self.engine.state.decisions.reason_of(job_id)
+        if reason is not None:
+            self.held_reasons[reason.code] += 1
 
     def note_requeue(self, job_id: str) -> None:
         """After an end that is no success: the job waits again, or the engine has given it up."""

@@ -21,6 +21,14 @@ class CopiedRecord:
         Raises:
             TypeError: There is no such field.
         """
+        return self.with_values(changes)
+
+    def with_values(self, changes: dict[str, Any]) -> Self:
+        """Return the same copy; a mapping that is at hand need not be taken apart and put together again.
+
+        Raises:
+            TypeError: There is no such field.
+        """
         known = self.__dict__
         values = known | changes
         if len(values) != len(known):
@@ -36,34 +44,16 @@ _put_values: Final[Callable[[object, dict[str, Any]], None]] = CopiedRecord.__di
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def quick_record(record: type[_Record]) -> type[_Record]:
-    """Make a class a frozen dataclass whose wide records are made in one copy of a dictionary.
+    """Make a class a frozen dataclass whose wide records are made by writing down one dictionary.
 
     The constructor of a frozen dataclass sets one field after another, which takes five times as long for a record of
     25 fields. No base class may have slots.
-
-    Raises:
-        TypeError: On making a record without a field that has no default, or with one that it does not have.
     """
     made: Any = dataclass(frozen=True, kw_only=True)(record)
-    parts = fields(made)
-    template = {part.name: None if part.default is MISSING else part.default for part in parts}
-    factories = [(part.name, part.default_factory) for part in parts if part.default_factory is not MISSING]
-    required = {part.name for part in parts if part.default is MISSING and part.default_factory is MISSING}
-    finish = getattr(made, "__post_init__", None)
-
-    def __init__(self: object, **values: Any) -> None:  # noqa: ANN401, N807 - values of any field
-        held = template | values
-        if len(held) != len(template) or not values.keys() >= required:
-            wrong = ", ".join(sorted((required - values.keys()) | (values.keys() - template.keys())))
-            raise TypeError(f"{record.__name__} has other fields than it was given: {wrong}")
-        for name, make in factories:
-            if name not in values:
-                held[name] = make()
-        object.__setattr__(self, "__dict__", held)
-        if finish is not None:
-            finish(self)
-
-    made.__init__ = __init__
+    holder = next(base for base in made.__mro__ if "__dict__" in base.__dict__)
+    names = {"put_values": holder.__dict__["__dict__"].__set__}
+    values = ", ".join(f"'{name}': {value}" for name, value in _value_texts(made).items())
+    _give_constructor(made, [f"put_values(self, {{{values}}})"], names)
     found: type[_Record] = made
     return found
 
@@ -76,29 +66,38 @@ def slotted_record(record: type[_Record]) -> type[_Record]:
     This one has the places of all values at hand.
     """
     made: Any = dataclass(frozen=True, slots=True, kw_only=True)(record)
-    names: dict[str, object] = {"MISSING": MISSING}
-    arguments, body = ["self", "*"], list[str]()
+    names = {"put_" + part.name: getattr(made, part.name).__set__ for part in fields(made)}
+    _give_constructor(made, [f"put_{name}(self, {value})" for name, value in _value_texts(made).items()], names)
+    found: type[_Record] = made
+    return found
+
+
+def _value_texts(made: Any) -> dict[str, str]:  # noqa: ANN401 - any class
+    """Return by field how the constructor comes to its value."""
+    texts = {part.name: part.name for part in fields(made)}
+    factories = [part.name for part in fields(made) if part.default_factory is not MISSING]
+    return texts | {name: f"make_{name}() if {name} is MISSING else {name}" for name in factories}
+
+
+def _give_constructor(made: Any, body: list[str], names: dict[str, object]) -> None:  # noqa: ANN401 - any class
+    """Give a dataclass a constructor of these lines, which takes its fields by name and finishes as its own would."""
+    arguments = ["self", "*"]
     for part in fields(made):
         name = part.name
-        names["put_" + name] = getattr(made, name).__set__
-        value = name
         if part.default_factory is not MISSING:
             names["make_" + name], names["default_" + name] = part.default_factory, MISSING
-            value = f"make_{name}() if {name} is MISSING else {name}"
         elif part.default is not MISSING:
             names["default_" + name] = part.default
         arguments.append(f"{name}=default_{name}" if "default_" + name in names else name)
-        body.append(f"    put_{name}(self, {value})")
     if hasattr(made, "__post_init__"):
-        body.append("    self.__post_init__()")
-    text = "\n".join([f"def __init__({', '.join(arguments)}):", *body])
-    exec(text, names)  # as dataclasses make theirs; nothing but names of fields is in it
+        body.append("self.__post_init__()")
+    names["MISSING"] = MISSING
+    # As dataclasses make theirs; nothing but names of fields is in it.
+    exec("\n    ".join([f"def __init__({', '.join(arguments)}):", *body]), names)
     constructor: Any = names["__init__"]
     constructor.__qualname__ = f"{made.__qualname__}.__init__"
     constructor.__annotations__ = made.__init__.__annotations__
     made.__init__ = constructor
-    found: type[_Record] = made
-    return found
 
 
 def make_records(record: type[_Record], count: int, /, **columns: Sequence[Any]) -> list[_Record]:

@@ -235,7 +235,7 @@ class SchedulerEngine:
             launch(self._state, job, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
         elif isinstance(decision, Stop):
             stop(self._state, self._state.jobs[decision.job_id], AfterStop.REQUEUE, step)
-        elif isinstance(decision, Migrate | Reshape):
+        elif isinstance(decision, (Migrate, Reshape)):
             order_move(self._state, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
         elif isinstance(decision, Pause):
             order_pause(self._state, decision, step)

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
+from typing import Final
 
 from cotenant.device_calibration import DeviceCalibration
 from cotenant.device_facts import DeviceFacts
@@ -33,6 +34,10 @@ from scheduler_service.core.queue.ready_queue import WaitingJobs
 from scheduler_service.core.queue.tenants import TenantUse
 from scheduler_service.core.reasons.decision_log import DecisionLog
 from scheduler_service.core.records import ENDED_PHASES, REPORT_INTERVAL_MS, Node, Phase, Reason
+
+# A name of the module is found four times as fast as a member of its enum, on every fact.
+_PENDING: Final = Phase.PENDING
+_STARTING: Final = Phase.STARTING
 
 
 class ClusterState:
@@ -102,7 +107,7 @@ class ClusterState:
     @property
     def has_ready_jobs(self) -> bool:
         """Whether a job waits for a policy."""
-        return len(self._by_phase[Phase.PENDING]) > len(self.holds)
+        return len(self._by_phase[_PENDING]) > len(self.holds)
 
     def keep_back(self, gpu_ids: Iterable[str]) -> None:
         """Let no job start on these GPUs until others are named; for one decision."""
@@ -159,7 +164,7 @@ class ClusterState:
             self.register.note(job, before)
         if before is None or before.phase is not phase:
             self._move_phase(job, before)
-        elif phase is Phase.PENDING:
+        elif phase is _PENDING:
             self.waiting.change(job)
         if phase in HOLDING_PHASES:
             self._running.put(job)
@@ -190,16 +195,16 @@ class ClusterState:
         job_id = job.request.job_id
         if before is not None:
             self._by_phase[before.phase].pop(job_id, None)
-            if before.phase is Phase.PENDING:
+            if before.phase is _PENDING:
                 self.waiting.remove(before)
         self._by_phase[job.phase][job_id] = None
-        if job.phase is Phase.PENDING:
+        if job.phase is _PENDING:
             self.waiting.add(job)
             self.decisions.expect(job_id)
         if job.phase not in HOLDING_PHASES:
             self._running.drop(job_id)
             self.occupancy.touched_job_ids.discard(job_id)
-        elif job.phase is Phase.STARTING:
+        elif job.phase is _STARTING:
             self._running.drop(job_id)  # a job that was moved is the newest again
         if job.has_ended:
             if before is not None:
@@ -217,11 +222,12 @@ class ClusterState:
         self.decisions.record(Hold(job_id=job_id, reason=reason, until_ms=job.times.not_before_ms))
 
     def _forget_oldest(self) -> None:
-        ended = sum(len(self._by_phase[phase]) for phase in ENDED_PHASES)
-        if ended <= self.ended_jobs_max:
+        by_phase = self._by_phase
+        ended = [job_ids for phase in ENDED_PHASES if (job_ids := by_phase[phase])]
+        if sum(map(len, ended)) <= self.ended_jobs_max:
             return
         oldest = min(
-            (next(iter(self._by_phase[phase])) for phase in sorted(ENDED_PHASES) if self._by_phase[phase]),
+            [next(iter(job_ids)) for job_ids in ended],
             key=lambda job_id: (self._jobs[job_id].times.finished_at_ms, job_id),
         )
         del self._by_phase[self._jobs[oldest].phase][oldest]

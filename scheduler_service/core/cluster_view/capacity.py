@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from scheduler_service.core.cluster_view.view import Predictions
 from scheduler_service.core.copied_record import quick_record
 from scheduler_service.core.jobs.opportunistic_sharing import MemorySurge, surge_of
 from scheduler_service.core.records import Gpu, JobPrediction, JobRequest, Level, MemoryPoint, Reason, Share
+
+# A name of the module is found four times as fast as a member of its enum, on every fact.
+_FALLBACK: Final = Level.FALLBACK
+_NEVER: Final = Share.NEVER
 
 
 @quick_record
@@ -46,7 +51,7 @@ def is_reliable(prediction: JobPrediction | None) -> bool:
 
 def doubt_code(prediction: JobPrediction | None) -> str | None:
     """Return why a prediction is not reliable, or None."""
-    if prediction is None or prediction.level is Level.FALLBACK:
+    if prediction is None or prediction.level is _FALLBACK:
         return "JOB_UNKNOWN"
     if not prediction.in_domain:
         return "OUT_OF_DOMAIN"
@@ -76,7 +81,7 @@ def reserved_bytes(
     expected = request.memory_request_bytes or (point.memory_bytes if point is not None else 0)
     if max(wanted, expected) > gpu.memory_bytes:
         return None
-    if request.share is Share.NEVER or (point is None and not request.memory_request_bytes):
+    if request.share is _NEVER or (point is None and not request.memory_request_bytes):
         return gpu.memory_bytes
     if point is not None and not request.memory_request_bytes:
         wanted = max(wanted, point.memory_bytes_upper_99)
@@ -95,7 +100,7 @@ def micro_batch_size_alone(request: JobRequest, prediction: JobPrediction | None
     if reserved_bytes(request, prediction, samples, gpu) is not None:
         return samples
     # What is stated or was raised does not shrink with the passes.
-    if request.share is Share.NEVER or max(request.memory_request_bytes, request.memory_floor_bytes) > gpu.memory_bytes:
+    if request.share is _NEVER or max(request.memory_request_bytes, request.memory_floor_bytes) > gpu.memory_bytes:
         return None
     passes = 2
     while passes < 2 * samples:

@@ -123,18 +123,33 @@ class Occupancy:
         held_now = job.occupied_bytes
         if not held_before and not held_now:
             return
-        for gpu_id in held_before:
-            self._holders[gpu_id].remove(job.job_id)
-        for gpu_id in held_now:
-            insort(self._holders.setdefault(gpu_id, []), job.job_id, key=lambda job_id: self._jobs[job_id].fence)
-        touched = held_before | held_now
-        self._neighbours.pop(job.job_id, None)
-        for gpu_id in touched:
-            for neighbour_id in self._holders[gpu_id]:
-                self._neighbours.pop(neighbour_id, None)
+        if before is not None and held_before.keys() == held_now.keys() and before.fence == job.fence:
+            touched = held_now  # a job that is told to stop, or of which more or less is kept: who is where stays
+        else:
+            touched = self._move(job, held_before, held_now)
         nodes = self._refresh_gpus(touched)
         if job.request.cpu_cores or job.request.host_memory_bytes:
             self._refresh_hosts(nodes)
+
+    def _move(self, job: JobRecord, held_before: dict[str, int], held_now: dict[str, int]) -> dict[str, int]:
+        """Note where a job is now; return the GPUs that it held or holds."""
+        job_id, holders = job.request.job_id, self._holders
+        touched = held_before | held_now
+        for gpu_id in held_before:
+            holders[gpu_id].remove(job_id)
+        for gpu_id in held_now:
+            here = holders.setdefault(gpu_id, [])
+            if here:
+                insort(here, job_id, key=lambda other_id: self._jobs[other_id].fence)
+            else:
+                here.append(job_id)
+        self._neighbours.pop(job_id, None)
+        for gpu_id in touched:
+            here = holders[gpu_id]
+            if len(here) > 1 or here != [job_id]:
+                for neighbour_id in here:
+                    self._neighbours.pop(neighbour_id, None)
+        return touched
 
     @property
     def kept_gpu_ids(self) -> AbstractSet[str]:
@@ -231,15 +246,17 @@ class Occupancy:
         given_up = self._abandoned_attempts
         haunted = {gpu_id for one in given_up.values() for gpu_id in one.gpu_ids} if given_up else _NO_GPUS
         touched_nodes: dict[str, None] = {}
+        gpus, usable_gpus = self._gpus, self._usable_gpus
         self.touched_gpu_ids.update(gpu_ids)
         for gpu_id in gpu_ids:
-            view = self._gpus.get(gpu_id)
+            view = gpus.get(gpu_id)
             if view is None:
                 continue
-            self._gpus[gpu_id] = view = self._occupied(view, is_haunted=gpu_id in haunted)
+            is_kept_back = gpu_id in haunted or gpu_id in self._kept_gpu_ids
+            gpus[gpu_id] = view = self._occupied(view, gpu_id, is_kept_back=is_kept_back)
             touched_nodes[view.node_id] = None
-            if gpu_id in self._usable_gpus:
-                self._usable_gpus[gpu_id] = view
+            if gpu_id in usable_gpus:
+                usable_gpus[gpu_id] = view
                 self._open.put(view)
                 self.touched_job_ids.update(view.job_ids)
         return touched_nodes
@@ -249,29 +266,29 @@ class Occupancy:
             jobs = (self._jobs[job_id] for job_id in self.jobs_on_node(node_id))
             self._host_use[node_id] = host_use_of(jobs, self._nodes[node_id])
 
-    def _occupied(self, view: GpuView, *, is_haunted: bool) -> GpuView:
-        gpu_id = view.gpu.gpu_id
-        jobs = [self._jobs[job_id] for job_id in self._holders.get(gpu_id, ())]
-        if not jobs:
-            return GpuView(gpu=view.gpu, node_id=view.node_id, is_releasing=is_haunted or gpu_id in self._kept_gpu_ids)
-        if len(jobs) == 1:  # as on nearly all GPUs, in a third of the time
-            (job,) = jobs
+    def _occupied(self, view: GpuView, gpu_id: str, *, is_kept_back: bool) -> GpuView:
+        job_ids = self._holders.get(gpu_id)
+        if not job_ids:
+            return GpuView(gpu=view.gpu, node_id=view.node_id, is_releasing=is_kept_back)
+        if len(job_ids) == 1:  # as on nearly all GPUs, in a third of the time
+            job = self._jobs[job_ids[0]]
             surge, held_bytes = _surge_on(job, gpu_id), job.bytes_on(gpu_id)
             return GpuView(
                 gpu=view.gpu,
                 node_id=view.node_id,
-                job_ids=(job.request.job_id,),
+                job_ids=(job_ids[0],),
                 memory_reserved_bytes=held_bytes if surge is None else claimed_bytes([(held_bytes, surge)]),
-                is_releasing=is_haunted or gpu_id in self._kept_gpu_ids or job.closes_gpus,
+                is_releasing=is_kept_back or job.closes_gpus,
                 memory_surge_bytes=surge.surge_bytes if surge is not None else 0,
             )
+        jobs = [self._jobs[job_id] for job_id in job_ids]
         kept = [(job.bytes_on(gpu_id), _surge_on(job, gpu_id)) for job in jobs]
         return GpuView(
             gpu=view.gpu,
             node_id=view.node_id,
-            job_ids=tuple([job.job_id for job in jobs]),
+            job_ids=tuple(job_ids),
             memory_reserved_bytes=claimed_bytes(kept),
-            is_releasing=is_haunted or gpu_id in self._kept_gpu_ids or any(job.closes_gpus for job in jobs),
+            is_releasing=is_kept_back or any(job.closes_gpus for job in jobs),
             memory_surge_bytes=largest_surge_bytes(surge for _, surge in kept),
         )
 

@@ -143,11 +143,12 @@ class GroupedQueue(ABC):
         request = job.request
         step_ms = self._step_ms(request)
         length, name = self._length(job, step_ms), (shape_of(request), step_ms)
-        group = self._groups.get(name)
-        if group is not None and self._places.get(request.job_id) == (group, length, job.submitted_at_ms):
-            return
-        self.remove(request.job_id)
-        group = self._groups.get(name)
+        group, place = self._groups.get(name), self._places.get(request.job_id)
+        if place is not None:
+            if group is not None and place == (group, length, job.submitted_at_ms):
+                return
+            self.remove(request.job_id)
+            group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = RemainingTimeGroup(request, step_ms)
         # The group, not its name: that is a long tuple, of which every look would compute the hash.

@@ -26,7 +26,7 @@ class JobEvent:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@quick_record
 class Submission(CopiedRecord):
     """What was handed in with a job and only others look into: its node's agent, and the predictor.
 
@@ -41,7 +41,7 @@ class Submission(CopiedRecord):
     settings: JobSettings | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@quick_record
 class JobTimes(CopiedRecord):
     """When a job was submitted, started and ended; 0 = not yet.
 
@@ -57,7 +57,7 @@ class JobTimes(CopiedRecord):
     not_before_ms: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@quick_record
 class AttemptShape(CopiedRecord):
     """In what shape an attempt runs, what is kept for it on each of its GPUs, and what was expected of it.
 
@@ -167,7 +167,7 @@ class AttemptExit(CopiedRecord):
     exit_detail: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@quick_record
 class GrantedCheckpoints(CopiedRecord):
     """Which earlier attempts wrote checkpoints that may be resumed, newest first.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from scheduler_service.core.cluster_view.view import PendingJob, RunningJob
 from scheduler_service.core.copied_record import CopiedRecord, quick_record
@@ -36,7 +36,12 @@ HISTORY_MAX = 200
 """Entries kept of a job's life while it lives."""
 ENDED_HISTORY_MAX = 20
 """Entries kept once it has ended, so that ten thousand ended jobs stay small."""
+STEPLESS_PHASES = (Phase.PAUSED, Phase.STOPPING)
+"""Phases in which a job holds GPUs and makes no steps."""
 HOLDING_PHASES = (Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
+
+# A name of the module is found four times as fast as a member of its enum, on every fact.
+_STOPPING: Final = Phase.STOPPING
 
 
 @quick_record
@@ -150,13 +155,13 @@ class JobRecord(CopiedRecord):
     @property
     def pace_ms(self) -> float:
         """What a step takes at present, as last measured; 0 = not yet measured, or it makes none any more."""
-        steps = self.phase not in (Phase.PAUSED, Phase.STOPPING) or self.is_preparing
+        steps = self.phase not in STEPLESS_PHASES or self.is_preparing
         return self.step_ms if steps and self.measured.windows_seen else 0.0
 
     @property
     def closes_gpus(self) -> bool:
         """No other job may start on its GPUs now: it is leaving them, or stands still there."""
-        return self.phase is Phase.STOPPING or (self.pause is not None and self.holds_gpus)
+        return self.phase is _STOPPING or (self.pause is not None and self.holds_gpus)
 
     @property
     def occupied_bytes(self) -> dict[str, int]:
@@ -208,8 +213,8 @@ def with_history(
 ) -> JobRecord:
     """Return the job with other values and one more line in its story; the oldest lines leave."""
     limit = ENDED_HISTORY_MAX if changes.get("phase", job.phase) in ENDED_PHASES else HISTORY_MAX
-    line = JobEvent(at_ms=at_ms, kind=kind, message=message[:500])
-    return job.changed(history=(*job.history, line)[-limit:], **changes)
+    changes["history"] = (*job.history[1 - limit :], JobEvent(at_ms=at_ms, kind=kind, message=message[:500]))
+    return job.with_values(changes)
 
 
 def pending_view(job: JobRecord) -> PendingJob:

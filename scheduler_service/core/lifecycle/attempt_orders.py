@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 
 from scheduler_service.core.cluster_view.replica_groups import spread_servers
 from scheduler_service.core.commands import CoLocatedLimit, GangPart, LaunchJob, StopJob
@@ -17,6 +18,7 @@ from scheduler_service.core.state import ClusterState
 LOST_PART_GRACE_MS = 5_000
 """For the parts of a gang of which another one has failed, until they are killed."""
 
+_RANK = attrgetter("rank")
 _STOP_CAUSES = {
     AfterStop.CANCEL: "cancelled",
     AfterStop.MOVE: "moved",
@@ -72,7 +74,9 @@ def arrange(
 
     The ranks of a node of such a gang follow each other, as launchers have it.
     """
-    by_rank = sorted(assignments, key=lambda assignment: assignment.rank)
+    by_rank = sorted(assignments, key=_RANK)
+    if len(by_rank) == 1:  # as most are
+        return tuple(by_rank), (state.gpus[by_rank[0].gpu_id].node_id,), False
     node_ids = tuple(dict.fromkeys([state.gpus[part.gpu_id].node_id for part in by_rank]))
     if not (job.request.terms.across_nodes and len(node_ids) > 1):
         return tuple(by_rank), node_ids, False

@@ -12,9 +12,12 @@ def granted_after(job: JobRecord) -> GrantedCheckpoints:
     """Return them as they are when the present attempt has ended: it comes first, and the oldest leave."""
     # Where attempts ran that ended before this was kept is not known.
     granted = job.granted
-    known = (*granted.node_ids, *[""] * (len(granted.fences) - len(granted.node_ids)))
-    parts = (*granted.parts, *[()] * (len(granted.fences) - len(granted.parts)))
-    first_node_id = next(iter(job.node_ids), "")
+    known, parts = granted.node_ids, granted.parts
+    if len(known) < len(granted.fences):
+        known = (*known, *[""] * (len(granted.fences) - len(known)))
+    if len(parts) < len(granted.fences):
+        parts = (*parts, *[()] * (len(granted.fences) - len(parts)))
+    first_node_id = job.node_ids[0] if job.node_ids else ""
     return GrantedCheckpoints(
         fences=(job.fence, *granted.fences)[:GRANTED_FENCES_MAX],
         node_ids=(first_node_id, *known)[:GRANTED_FENCES_MAX],

@@ -36,7 +36,7 @@ from scheduler_service.core.decisions import (
 from scheduler_service.core.jobs.opportunistic_sharing import MemorySurge, collision_obstacle
 from scheduler_service.core.planning.checked_plan import CheckedPlan, Rejection
 from scheduler_service.core.queue.queue_terms import is_device_named
-from scheduler_service.core.records import PAUSED_MS_MAX, Gpu, JobRequest, Reason
+from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, Gpu, JobRequest, Reason
 from scheduler_service.core.sharing.colocation_slowdown import (
     ALONE,
     ExpectedSlowdown,
@@ -47,6 +47,7 @@ from scheduler_service.core.sharing.pausability import pause_obstacle
 from scheduler_service.core.sharing.sharing_consent import consented_slowdowns
 from scheduler_service.core.trial_sharing.measuring_starts import measured_there, unmeasured_slowdown
 
+_ABOUT_PENDING = (Start, Hold)
 _NOTHING = CheckedPlan(decisions=(), reservations=MappingProxyType({}), rejections=())
 
 
@@ -169,7 +170,7 @@ def _obstacle(check: _Check, decision: Decision) -> Reason | None:
         return None if isinstance(decision, Stop) else _move_obstacle(check, running, decision)
     if isinstance(decision, PAUSES):
         return _pause_obstacle(check, decision)
-    if not isinstance(decision, Start | Hold):
+    if not isinstance(decision, _ABOUT_PENDING):
         return _about("DECISION_NOT_SUPPORTED", decision)
     if decision.job_id not in check.pending:
         return _about("JOB_NOT_PENDING", decision)
@@ -269,9 +270,7 @@ def _shape_obstacle(request: JobRequest, start: Start) -> Reason | None:
     gpus = len(start.assignments)
     if gpus not in (request.allowed_gpus or (request.gpus,)):
         return Reason(code="GANG_INCOMPLETE", numbers={"gpus_needed": request.gpus, "gpus_given": gpus})
-    ranks = sorted([assignment.rank for assignment in start.assignments])
-    distinct = {assignment.gpu_id for assignment in start.assignments}
-    if ranks != list(range(gpus)) or len(distinct) != gpus:
+    if not _are_ranks(start.assignments):
         return Reason(code="RANKS_WRONG", numbers={"gpus_given": gpus})
     samples = start.micro_batch_size * start.accumulation_steps * gpus
     if start.micro_batch_size < 1 or start.accumulation_steps < 1 or samples < request.global_batch_size:
@@ -279,6 +278,15 @@ def _shape_obstacle(request: JobRequest, start: Start) -> Reason | None:
             code="BATCH_NOT_COVERED", numbers={"batch_samples": request.global_batch_size, "given_samples": samples}
         )
     return None
+
+
+def _are_ranks(assignments: Sequence[Assignment]) -> bool:
+    """Return whether every rank has a GPU of its own."""
+    if len(assignments) == 1:
+        return assignments[0].rank == 0
+    ranks = sorted([assignment.rank for assignment in assignments])
+    distinct = {assignment.gpu_id for assignment in assignments}
+    return ranks == list(range(len(assignments))) and len(distinct) == len(assignments)
 
 
 def _gpu_obstacle(check: _Check, start: Start) -> Reason | None:

@@ -14,6 +14,10 @@ from scheduler_service.core.state import ClusterState
 from scheduler_service.core.trial_sharing.measuring_starts import with_measuring_starts
 from scheduler_service.core.trial_sharing.trial_moves import trial_moves
 
+_COUNTING = (Start, Reshape)
+_WHOLE = (int, Integral)
+"""An int is one without asking the abstract class, which takes ten times as long."""
+
 
 def decisions_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
     """Ask a policy, and return its decisions with the moves and the starts for trials that follow from them.
@@ -59,8 +63,7 @@ def _require_placement(placement: Placement) -> None:
     for one in placement.assignments:
         if not isinstance(one, Assignment):
             raise TypeError(f"the GPUs of job {placement.job_id} are {placement.assignments!r:.100}, not assignments")
-    if isinstance(placement, Start | Reshape):
+    if isinstance(placement, _COUNTING):
         counts: tuple[object, ...] = (placement.micro_batch_size, placement.accumulation_steps)
-        # An int is one without asking the abstract class, which takes ten times as long.
-        if not (isinstance(counts[0], int | Integral) and isinstance(counts[1], int | Integral)):
+        if not (isinstance(counts[0], _WHOLE) and isinstance(counts[1], _WHOLE)):
             raise TypeError(f"job {placement.job_id} gets samples and passes {counts!r:.100}, not whole numbers")

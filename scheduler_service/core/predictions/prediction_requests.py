@@ -208,7 +208,7 @@ def _hold_reason(state: ClusterState, job: JobRecord) -> Reason | None:
 def _unanswered_devices(state: ClusterState, job: JobRecord) -> set[str]:
     """Return the device types about which the job, or its neighbourhood if it would share, is still asked."""
     key = job.request.key
-    if key not in state.living_keys:
+    if not state.predictions.awaits_answers or key not in state.living_keys:
         return set()
     devices = set(state.predictions.outstanding_devices(key))
     if job.request.share is not Share.NEVER:

@@ -99,6 +99,11 @@ class PredictionStore(PairStore):
         """Return the (key, device) questions about pairs that are not yet answered."""
         return tuple(self._outstanding_pairs)
 
+    @property
+    def awaits_answers(self) -> bool:
+        """Whether any question is not yet answered."""
+        return bool(self._outstanding or self._outstanding_pairs)
+
     def awaits_pairs(self, key: str, device: str) -> bool:
         """Say whether a question about the pairs of a key is on its way."""
         return (key, device) in self._outstanding_pairs

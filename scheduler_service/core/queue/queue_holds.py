@@ -65,7 +65,7 @@ def _takes_slot(state: ClusterState, task: JobRecord) -> bool:
 
 def find_failed_parent(state: ClusterState, terms: QueueTerms) -> str:
     """Return a parent for whose success a job waits in vain; empty = there is none."""
-    if terms.after_any:
+    if terms.after_any or not terms.after_job_ids:
         return ""
     failed = (Phase.FAILED, Phase.CANCELLED)
     jobs = state.jobs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
+from scheduler_service.core.decisions import SHARED_HOLDS, Decision, Hold, HoldMany, HoldRest
 from scheduler_service.core.records import JobRequest, Reason
 
 _SETTLED = 1 << 62
@@ -33,7 +33,7 @@ class DecisionLog(Mapping[str, Decision]):
         decision = self._stored(job_id)
         if decision is None:
             raise KeyError(job_id)
-        if isinstance(decision, HoldMany | HoldRest):
+        if isinstance(decision, SHARED_HOLDS):
             return Hold(job_id=job_id, reason=self._reason(job_id, decision), until_ms=decision.until_ms)
         return decision
 

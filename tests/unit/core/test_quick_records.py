@@ -41,12 +41,10 @@ def test_what_is_not_given_takes_its_default_and_no_two_records_share_a_made_one
 
 
 def test_a_record_without_a_field_or_with_an_unknown_one_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match="Sample has other fields than it was given: name"):
+    with pytest.raises(TypeError, match=r"Sample\.__init__\(\) missing 1 required keyword-only argument: 'name'"):
         Sample()  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="Sample has other fields than it was given: kount"):
+    with pytest.raises(TypeError, match=r"Sample\.__init__\(\) got an unexpected keyword argument 'kount'"):
         Sample(name="a", kount=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="Sample has other fields than it was given: kount, name"):
-        Sample(parts={}, kount=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="Sample has no kount"):
         Sample(name="a").changed(kount=3)
 
