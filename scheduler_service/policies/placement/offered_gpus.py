@@ -72,8 +72,6 @@ def cheapest_vacant(vacant: Sequence[OfferedGpu], gpus: int, *, is_one_node: boo
     """
     if len(vacant) < gpus:
         return None
-    if gpus == 1:
-        return plan_of([min(vacant, key=_price_and_ids_of_one)])
     on_node: dict[str, list[OfferedGpu]] = {}
     for offer in vacant:
         on_node.setdefault(offer.node_id, []).append(offer)
@@ -81,10 +79,6 @@ def cheapest_vacant(vacant: Sequence[OfferedGpu], gpus: int, *, is_one_node: boo
     if not is_one_node:
         found.append([*vacant[:gpus]])
     return plan_of(min(found, key=_price_and_ids)) if found else None
-
-
-def _price_and_ids_of_one(offer: OfferedGpu) -> tuple[int, str]:
-    return offer.price, offer.gpu_id
 
 
 def _price_and_ids(chosen: Sequence[OfferedGpu]) -> tuple[int, list[str]]:
