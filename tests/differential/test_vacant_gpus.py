@@ -39,10 +39,10 @@ def cluster(generator: random.Random) -> SchedulingView:
         for number, size in enumerate(generator.choices((1, 2, 4), k=generator.randint(1, 4)))
     ]
     holding = [one for machine in nodes for one in holders(generator, machine)]
-    limits = {"nodes_per_job_max": generator.choice((0, 0, 1, 2))}
+    nodes_max = generator.choice((0, 0, 1, 2))
     free_ids = sorted({one.gpu_id for machine in nodes for one in machine.gpus})
     kept = frozenset(generator.sample(free_ids, 1)) if generator.random() < 0.2 else frozenset()
-    return view(nodes=nodes, holding=holding, predictions=KNOWN, kept_gpu_ids=kept, **limits)
+    return view(nodes=nodes, holding=holding, predictions=KNOWN, kept_gpu_ids=kept, nodes_per_job_max=nodes_max)
 
 
 def holders(generator: random.Random, machine: Node) -> list[RunningJob]:

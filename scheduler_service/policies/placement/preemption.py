@@ -57,7 +57,7 @@ class PreemptionPlanner:
         self._reported = self._view.index.reported
         self._leaving: set[str] = set()
         self._measure = 0.0
-        self._job_ms: Callable[[], float] = float
+        self._length: _Length = 0.0
         self._has_odd_holders = False
         self._rank_of = rank_of
         self._long_running = long_running
@@ -111,7 +111,7 @@ class PreemptionPlanner:
         """
         servers = request.replicas.servers, request.server_demand
         needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes, servers)
-        self._job_ms = remaining_ms if callable(remaining_ms) else lambda: remaining_ms
+        self._length = remaining_ms
         if needs in self._failed_ms and self._job_ms() >= self._failed_ms[needs]:
             return None
         self._measure = self._job_ms() + self._gain_min_ms if measure is None else measure
@@ -119,6 +119,12 @@ class PreemptionPlanner:
         if best is None:
             self._failed_ms[needs] = self._job_ms()
         return best
+
+    def _job_ms(self) -> float:
+        """Return how long the job runs that is looked for; where that is to be found, it is found once."""
+        if callable(self._length):
+            self._length = self._length()
+        return self._length
 
     def _at_nodes(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
         best = self._on_one_node(request, kind)
