@@ -43,7 +43,8 @@ from scheduler_service.policies.ordering.shortest_first import decide_shortest_f
 from scheduler_service.policies.placement import length_queue, long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
 from scheduler_service.policies.placement.long_running import LongRunning
-from scheduler_service.policies.placement.preemption import PreemptionPlan, PreemptionPlanner
+from scheduler_service.policies.placement.offered_gpus import PreemptionPlan
+from scheduler_service.policies.placement.preemption import PreemptionPlanner
 from scheduler_service.policies.placement.shape_speeds import shape_speeds
 
 

@@ -7,55 +7,24 @@ from functools import cached_property
 from heapq import merge
 from itertools import chain
 from math import inf
-from operator import attrgetter
-from typing import NamedTuple
 
 from scheduler_service.core.cluster_view.inventory import Kind, kind_of
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.replica_groups import host_share
 from scheduler_service.core.cluster_view.step_times import remaining_ms_of
 from scheduler_service.core.cluster_view.view import GpuView, HostUse, RunningJob, SchedulingView
-from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.records import JobRequest
 from scheduler_service.policies.ordering.shortest_first import has_aged
 from scheduler_service.policies.placement.long_running import LongRunning
-
-
-@slotted_record
-class PreemptionPlan:
-    """GPUs that can be had, some of them later.
-
-    Attributes:
-        gpu_ids: As many as the job needs.
-        releasing_gpu_ids: Those among them that another job still leaves.
-        victims: The jobs to stop, by id; empty = waiting is enough.
-    """
-
-    gpu_ids: tuple[str, ...]
-    releasing_gpu_ids: tuple[str, ...]
-    victims: tuple[str, ...]
-
-
-class _Offer(NamedTuple):
-    """One GPU that the job could have, in the order in which it would take them.
-
-    The price says that the GPU is free (0), being released (1), or held by jobs that may be stopped (2).
-    """
-
-    price: int
-    minus_remaining_ms: float
-    node_id: str
-    gpu_index: int
-    gpu_id: str
-    holders: tuple[str, ...]
-
-
-def _offered(price: int, remaining_ms: float, entry: GpuView, holders: tuple[str, ...]) -> _Offer:
-    return _Offer(price, -remaining_ms, entry.node_id, entry.gpu.index, entry.gpu.gpu_id, holders)
-
+from scheduler_service.policies.placement.offered_gpus import (
+    OfferedGpu,
+    PreemptionPlan,
+    cheapest_vacant,
+    offered,
+    plan_of,
+)
 
 _Length = float | Callable[[], float]
-_price_and_id = attrgetter("price", "gpu_id")
 
 
 class PreemptionPlanner:
@@ -88,14 +57,14 @@ class PreemptionPlanner:
         self._reported = self._view.index.reported
         self._leaving: set[str] = set()
         self._measure = 0.0
-        self._job_ms: Callable[[], float] = float
+        self._length: _Length = 0.0
         self._has_odd_holders = False
         self._rank_of = rank_of
         self._long_running = long_running
         self._remaining_times_ms: dict[str, float | None] = {}
-        self._vacant: dict[tuple[str, Kind], Sequence[_Offer]] = {}
-        self._held: dict[str, _Offer | None] = {}
-        self._single: dict[Kind, list[_Offer]] = {}
+        self._vacant: dict[tuple[str, Kind], Sequence[OfferedGpu]] = {}
+        self._held: dict[str, OfferedGpu | None] = {}
+        self._vacant_of_kind: dict[Kind, Sequence[OfferedGpu]] = {}
 
     def promise(self, plan: PreemptionPlan) -> bool:
         """Keep these GPUs for the job, and count its victims as leaving.
@@ -118,7 +87,7 @@ class PreemptionPlanner:
         is_opening = bool(left) or self._may_open(plan.victims)
         if is_opening:
             self._failed_ms.clear()
-            self._single.clear()
+            self._vacant_of_kind.clear()
         return is_opening
 
     def _may_open(self, victims: Sequence[str]) -> bool:
@@ -142,36 +111,51 @@ class PreemptionPlanner:
         """
         servers = request.replicas.servers, request.server_demand
         needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes, servers)
-        self._job_ms = remaining_ms if callable(remaining_ms) else lambda: remaining_ms
+        self._length = remaining_ms
         if needs in self._failed_ms and self._job_ms() >= self._failed_ms[needs]:
             return None
         self._measure = self._job_ms() + self._gain_min_ms if measure is None else measure
-        best = self._vacant_anywhere(request, kind) or self._on_one_node(request, kind)
-        # One GPU is on one node, and was looked at there.
-        if self._view.nodes_per_job_max != 1 and request.gpus > 1:
-            best = self._cheaper(best, self._on_several_nodes(request, kind))
+        best = self._vacant_anywhere(request, kind) or self._at_nodes(request, kind)
         if best is None:
             self._failed_ms[needs] = self._job_ms()
         return best
 
+    def _job_ms(self) -> float:
+        """Return how long the job runs that is looked for; where that is to be found, it is found once."""
+        if callable(self._length):
+            self._length = self._length()
+        return self._length
+
+    def _at_nodes(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
+        best = self._on_one_node(request, kind)
+        # One GPU is on one node, and was looked at there.
+        if self._view.nodes_per_job_max != 1 and request.gpus > 1:
+            best = self._cheaper(best, self._on_several_nodes(request, kind))
+        return best
+
     def _vacant_anywhere(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
-        """Return the GPU that a job of one takes where no job need leave for it and its host does not matter.
+        """Return the GPUs that a job takes where no job need leave for it and hosts do not matter.
 
-        Most jobs that wait for GPUs to be released have been told so before, and are told again in every round.
+        Most jobs that wait for GPUs to be released have been told so before, and are told again in every round. A plan
+        without victims is cheaper than any with some, and each node with enough vacant GPUs is one of those that a look
+        at nodes begins with: what is cheapest among the first vacant GPUs of these, and of all, is what it would find.
         """
-        columns = self._long_running
-        if columns is None or request.gpus != 1 or request.cpu_cores or request.host_memory_bytes:
+        nodes_max, gpus = self._view.nodes_per_job_max, request.gpus
+        if self._long_running is None or request.cpu_cores or request.host_memory_bytes or (nodes_max > 1 < gpus):
             return None
-        offers = self._single.get(kind)
-        if offers is None:
-            vacant = (offer for node_id in columns.unheld_nodes() for offer in self._vacant_on(node_id, kind))
-            offers = self._single[kind] = sorted(vacant, key=_price_and_id, reverse=True)
-        # What is gone in a round does not come back.
-        while offers and not self._is_vacant(offers[-1]):
-            offers.pop()
-        return self._preemption(offers[-1:]) if offers else None
+        return cheapest_vacant(self._all_vacant(kind), gpus, is_one_node=nodes_max == 1)
 
-    def _is_vacant(self, offer: _Offer) -> bool:
+    def _all_vacant(self, kind: Kind) -> Sequence[OfferedGpu]:
+        """Return what is vacant on all nodes, in the order in which a job would take it."""
+        offers = self._vacant_of_kind.get(kind)
+        if offers is None:
+            nodes = self._long_running.unheld_nodes() if self._long_running is not None else ()
+            offers = sorted(offer for node_id in nodes for offer in self._vacant_on(node_id, kind))
+        # What is gone in a round does not come back.
+        self._vacant_of_kind[kind] = offers = [*filter(self._is_vacant, offers)]
+        return offers
+
+    def _is_vacant(self, offer: OfferedGpu) -> bool:
         """Return whether a GPU that was vacant is so still: it was promised to no job, and no job has started there."""
         return offer.gpu_id not in self._promised and (offer.price > 0 or self._ledger.is_free(offer.gpu_id))
 
@@ -257,7 +241,7 @@ class PreemptionPlanner:
             return ((inf, node_id) for node_id in self._view.nodes)
         return self._long_running.nodes(gpus, measure)
 
-    def _vacant_on(self, node_id: str, kind: Kind) -> Sequence[_Offer]:
+    def _vacant_on(self, node_id: str, kind: Kind) -> Sequence[OfferedGpu]:
         """Return what is vacant on a node, or about to be, in the order in which a job would take it."""
         offers = self._vacant.get((node_id, kind))
         if offers is None:
@@ -265,7 +249,7 @@ class PreemptionPlanner:
             gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.unheld(node_id)
             entries = [*self._open_of(gpu_ids, kind)]
             found = [
-                _offered(1 if entry.is_releasing or entry.job_ids else 0, 0.0, entry, ())
+                offered(1 if entry.is_releasing or entry.job_ids else 0, 0.0, entry, ())
                 for entry in entries
                 if not entry.job_ids or all(map(self._is_leaving, entry.job_ids))
             ]
@@ -273,13 +257,13 @@ class PreemptionPlanner:
             offers = self._vacant[node_id, kind] = sorted(found)
         return [offer for offer in offers if offer.price or self._ledger.is_free(offer.gpu_id)] if offers else offers
 
-    def _held_on(self, node_id: str, kind: Kind, measure: float) -> Sequence[_Offer]:
+    def _held_on(self, node_id: str, kind: Kind, measure: float) -> Sequence[OfferedGpu]:
         """Return what is held on a node by jobs that leave it to the one looked for, those that run longest first."""
         columns, remaining_ms = self._long_running, self._job_ms()
         least_ms = remaining_ms + self._gain_min_ms
         gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.held(node_id, measure)
         made = map(self._held_offer, self._open_of(gpu_ids, kind))
-        found: list[_Offer] = []
+        found: list[OfferedGpu] = []
         for offer in sorted(offer for offer in made if offer is not None):
             there_ms = -offer.minus_remaining_ms
             if there_ms <= remaining_ms or there_ms < least_ms:
@@ -326,14 +310,14 @@ class PreemptionPlanner:
             micro_batch_size=job.micro_batch_size,
         )
 
-    def _held_offer(self, entry: GpuView) -> _Offer | None:
+    def _held_offer(self, entry: GpuView) -> OfferedGpu | None:
         """Return a GPU that is held by jobs each of which may be stopped; None = it is not."""
         gpu_id = entry.gpu.gpu_id
         if gpu_id not in self._held:
             self._held[gpu_id] = self._make_held_offer(entry)
         return self._held[gpu_id]
 
-    def _make_held_offer(self, entry: GpuView) -> _Offer | None:
+    def _make_held_offer(self, entry: GpuView) -> OfferedGpu | None:
         least_ms, holders = inf, list[str]()
         for job_id in entry.job_ids:
             if not self._is_leaving(job_id):
@@ -342,12 +326,12 @@ class PreemptionPlanner:
                     return None
                 least_ms = min(least_ms, remaining_ms)
                 holders.append(job_id)
-        return _offered(2, least_ms, entry, tuple(holders)) if holders else None
+        return offered(2, least_ms, entry, tuple(holders)) if holders else None
 
-    def _first(self, request: JobRequest, offers: Iterable[_Offer]) -> PreemptionPlan | None:
+    def _first(self, request: JobRequest, offers: Iterable[OfferedGpu]) -> PreemptionPlan | None:
         """Take the first GPUs in order whose hosts have room once their holders are gone."""
-        chosen: list[_Offer] = []
-        on_node: dict[str, list[_Offer]] = {}
+        chosen: list[OfferedGpu] = []
+        on_node: dict[str, list[OfferedGpu]] = {}
         nodes_max, asks_host = self._view.nodes_per_job_max, bool(request.cpu_cores or request.host_memory_bytes)
         for offer in offers:
             node_id = offer.node_id
@@ -357,18 +341,10 @@ class PreemptionPlanner:
                 on_node.setdefault(node_id, []).append(offer)
                 chosen.append(offer)
             if len(chosen) == request.gpus:
-                return self._preemption(chosen)
+                return plan_of(chosen)
         return None
 
-    def _preemption(self, chosen: Sequence[_Offer]) -> PreemptionPlan:
-        victims = dict.fromkeys([job_id for offer in chosen for job_id in offer.holders])
-        return PreemptionPlan(
-            gpu_ids=tuple([offer.gpu_id for offer in chosen]),
-            releasing_gpu_ids=tuple([offer.gpu_id for offer in chosen if offer.price == 1]),
-            victims=tuple(victims),
-        )
-
-    def _host_fits(self, request: JobRequest, node_id: str, here: Sequence[_Offer]) -> bool:
+    def _host_fits(self, request: JobRequest, node_id: str, here: Sequence[OfferedGpu]) -> bool:
         taken = {job_id for offer in here for job_id in offer.holders}
         gone = [job_id for job_id in self._on_node.get(node_id, ()) if job_id in taken or self._is_leaving(job_id)]
         freed = [self._host_part(self._reported[job_id], node_id) for job_id in gone]

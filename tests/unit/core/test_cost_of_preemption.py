@@ -96,15 +96,18 @@ def test_room_that_leaves_no_gpu_over_asks_no_other_kind_of_job_anew_whether_it_
     assert len(searches) == 1
 
 
-def test_a_job_that_was_promised_a_gpu_is_promised_it_again_without_a_look_at_those_that_run(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_job_that_was_promised_gpus_is_promised_them_again_without_a_look_at_those_that_run(
+    gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play = full_of_served_jobs()
-    [stop] = [one for one in play.submit("new") if isinstance(one, StopJob)]
+    stops = [one for one in play.submit("new", gpus=gpus) if isinstance(one, StopJob)]
+    assert len(stops) == gpus
     monkeypatch.setattr(PreemptionPlanner, "_take", refuse)
     assert not play.tell(events.TimerFired)
     assert play.code("new") == "GPU_RELEASING"
-    play.report(events.JobStopped, stop.job_id, exit_class="checkpointed")
+    for stop in stops:
+        play.report(events.JobStopped, stop.job_id, exit_class="checkpointed")
     assert play.phase("new") is Phase.STARTING
 
 
