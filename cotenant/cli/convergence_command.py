@@ -150,7 +150,8 @@ def end_lines(answer: prediction_pb2.FitLossCurveResponse) -> list[tuple[str, st
     """Returns when training ends, as labelled lines."""
     lines = []
     if answer.HasField("epochs_total"):
-        interval = f" ({answer.lower:.1f} .. {answer.upper:.1f}, {answer.confidence:.0%} nominal)"
+        promised = quantities.format_percent(answer.confidence)
+        interval = f" ({answer.lower:.1f} .. {answer.upper:.1f}, {promised} nominal)"
         lines.append(("ends at epoch", f"{answer.epochs_total:.1f}" + ("" if answer.reached else interval)))
     else:
         lines.append(("ends at epoch", "not foreseeable"))

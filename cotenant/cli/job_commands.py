@@ -13,6 +13,7 @@ from cotenant.cli.job_lookup import ARRAY_PREFIX, complete_job, find_job
 from cotenant.cli.job_views import ENDED, PAUSED, describe_job, job_columns, job_rows, phase_name
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import render_labelled, render_table
+from cotenant.counted_nouns import agreed
 from cotenant.job_watch import WatchKind, watch_jobs
 from cotenant.v1 import scheduling_pb2
 
@@ -112,7 +113,7 @@ def cancel(session: Session, /, jobs: tuple[str, ...]) -> None:
     client = session.scheduler()
     arrays = [job for job in jobs if job.startswith(ARRAY_PREFIX)]
     for array in arrays:
-        tell(f"{array}: {len(client.cancel_array(array))} task(s) cancelled")
+        tell(agreed(f"{array}: {len(client.cancel_array(array))} task(s) cancelled"))
     single = [job for job in jobs if job not in arrays]
     if single:
         tell_jobs(session, [client.cancel_job(find_job(client, job).job_id) for job in single])

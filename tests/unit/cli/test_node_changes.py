@@ -36,6 +36,6 @@ def test_an_idle_gpu_that_takes_no_job_says_why(cotenant: CommandLine, scheduler
     node.gpus[1].healthy, node.gpus[1].fault = False, "XID 79: GPU has fallen off the bus"
     assert states() == ["shared", "faulty"]
     assert "XID 79: GPU has fallen off the bus" in cotenant("gpus").out
-    assert "1 of 2 GPU(s) faulty: XID 79: GPU has fallen off the bus" in " ".join(cotenant("nodes").out.split())
+    assert "1 of 2 GPUs faulty: XID 79: GPU has fallen off the bus" in " ".join(cotenant("nodes").out.split())
     node.connected = False
     assert states() == ["lost", "lost"]
