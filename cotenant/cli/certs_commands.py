@@ -10,6 +10,7 @@ from cotenant.access.certificates import AUTHORITY, Authority
 from cotenant.access.roles import ROLE_MEANINGS, Role
 from cotenant.access.tokens import add_token, revoke_tokens
 from cotenant.cli.session import show, tell
+from cotenant.command_groups import ListedGroup
 from cotenant.errors import InputError
 from cotenant.names import NAME_PATTERN
 
@@ -26,7 +27,7 @@ _ROLES = "\b\nRoles:\n" + "\n".join(f"  {role:<10} {meaning}" for role, meaning 
 _ISSUE = f"{_ROLES}\n\nExample:  cotenant certs issue node node-1"
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def certs() -> None:
     """Make an authority and certificates with roles, and renew them; needs openssl."""
 

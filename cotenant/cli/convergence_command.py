@@ -15,6 +15,7 @@ from cotenant.cli.session import Session, show, with_session
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.client import enum_name
 from cotenant.client_errors import InputError
+from cotenant.command_groups import ListedGroup
 from cotenant.v1 import prediction_pb2
 
 PROGRESS_COLUMNS = ("progress", "step", "epoch")
@@ -33,8 +34,9 @@ _FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
 
 @click.group(
+    cls=ListedGroup,
     epilog="\b\nExamples:\n  cotenant convergence loss curve.csv --threshold 0.01 --epoch-length 390\n"
-    "  cotenant convergence speed runs.csv --synchrony all_reduce --ask 8"
+    "  cotenant convergence speed runs.csv --synchrony all_reduce --ask 8",
 )
 def convergence() -> None:
     """Predict when training ends (loss) and how fast it is elsewhere (speed), from what was measured."""

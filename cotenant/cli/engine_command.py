@@ -19,6 +19,7 @@ from cotenant import system_clock
 from cotenant.cli.policy_commands import parse_parameters
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.client_errors import BrokenServiceError, ServiceError, TlsMismatchError, UnavailableError
+from cotenant.command_groups import ListedGroup
 from cotenant.counted_nouns import agreed
 from cotenant.engines.bridge import NOTES_PER_ROUND_MAX, Bridge
 from cotenant.engines.device_rules import read_device_rule
@@ -85,7 +86,7 @@ _gpus = click.option(
 )
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def engine() -> None:
     """Advise or place the jobs of an engine that people already run."""
 

@@ -11,6 +11,7 @@ from cotenant import quantities, system_clock
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import Column, Row, render_table
+from cotenant.command_groups import ListedGroup
 from cotenant.counted_nouns import agreed
 from cotenant.v1 import scheduling_pb2
 
@@ -46,6 +47,7 @@ _GPU_COLUMNS = (
 
 
 @click.group(
+    cls=ListedGroup,
     invoke_without_command=True,
     epilog="\b\nExamples:\n  cotenant nodes -o json\n  cotenant nodes drain node-3\n  cotenant nodes confirm",
 )

@@ -39,8 +39,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "RESERVED": "Of the {gpus_needed} GPU(s) that the job needs at once, the free ones ({gpus_kept} now) are kept back "
     "for it, with those that jobs leave ({gpus}); the last is expected to be free in {wait_ms}.",
     "RESERVED_FOR_NOW": "Of the {gpus_needed} GPU(s) that the job needs at once, the free ones ({gpus_kept} now) are "
-    "kept back for it, with those that jobs leave ({gpus}). How long these jobs run is not known: in {wait_ms} others may "
-    "have the GPUs, for an hour.",
+    "kept back for it, with those that jobs leave ({gpus}). How long these jobs run is not known: in {wait_ms} others "
+    "may have the GPUs, for an hour.",
     "KEPT_FOR_OTHER": "{gpus_kept} free GPU(s) are kept back for {jobs}, which comes first and needs {gpus_needed} at "
     "once ({gpus}); a job that is expected to end before that one starts gets them.",
     # held by a decision on a snapshot
