@@ -388,7 +388,7 @@ def neighbour_text(other: scheduling_pb2.CoLocatedJob) -> str:
         text = quantities.format_slowdown(other.predicted_slowdown_ratio)
         parts.append(f"predicted {text} (at most {upper}, {pair_basis(other)})")
     if other.HasField("caused_slowdown_ratio"):
-        parts.append(f"slows it down by {quantities.format_slowdown(other.caused_slowdown_ratio)}")
+        parts.append(f"{other.job_id} is slowed down by {quantities.format_slowdown(other.caused_slowdown_ratio)}")
     if other.HasField("measured_slowdown_ratio"):
         parts.append(f"measured {quantities.format_slowdown(other.measured_slowdown_ratio)}")
     return f"{other.job_id}: slowdown " + (", ".join(parts) or "unknown")

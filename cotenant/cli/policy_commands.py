@@ -107,7 +107,7 @@ def use_policy(session: Session, /, policy: str, parameters: tuple[str, ...], dr
         return
     effective = message_to_dict(answer).get("effective_parameters", {})
     lines = [("policy", answer.policy + (" (not changed: dry run)" if dry_run else ""))]
-    lines += [(name, json.dumps(_whole(value))) for name, value in effective.items()]
+    lines += [(name, json.dumps(_whole(value))) for name, value in sorted(effective.items())]
     show(render_labelled(lines, session.width))
 
 

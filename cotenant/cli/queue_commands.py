@@ -30,7 +30,7 @@ def hold(session: Session, /, jobs: tuple[str, ...], stop_running: bool) -> None
     """Let pending JOBS, or those of whole arrays, wait until they are released; they go on from their checkpoints."""
     client = session.scheduler()
     found = find_jobs(client, jobs, phases=(*_PENDING, *_ON_GPUS) if stop_running else _PENDING)
-    tell_jobs(session, [client.hold_job(job_id, stop_running=stop_running) for job_id in found])
+    tell_jobs(session, [client.hold_job(job_id, stop_running=stop_running) for job_id in found], done="held")
 
 
 @click.command(epilog="Example:  cotenant release job-12")
@@ -39,7 +39,8 @@ def hold(session: Session, /, jobs: tuple[str, ...], stop_running: bool) -> None
 def release(session: Session, /, jobs: tuple[str, ...]) -> None:
     """Let held JOBS, or those of whole arrays, start; those that wait or run already are left as they are."""
     client = session.scheduler()
-    tell_jobs(session, [client.release_job(job_id) for job_id in find_jobs(client, jobs, phases=_PENDING)])
+    found = find_jobs(client, jobs, phases=_PENDING)
+    tell_jobs(session, [client.release_job(job_id) for job_id in found], done="not held")
 
 
 @click.command(epilog="Example:  cotenant retry job-12")
@@ -92,4 +93,4 @@ def alter(
         )
         for job_id in find_jobs(client, jobs, phases=phases)
     ]
-    tell_jobs(session, altered)
+    tell_jobs(session, altered, done="altered")

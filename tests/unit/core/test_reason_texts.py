@@ -112,3 +112,7 @@ def test_no_sentence_leaves_the_choice_of_number_to_its_reader(code: str) -> Non
         numbers = dict.fromkeys(required_of(code) - {"jobs", "gpus"}, count)
         assert "(s)" not in describe_reason(Reason(code=code, numbers=numbers))
     assert "(s)" not in describe_reason(Reason(code=code))
+
+
+def test_a_remedy_names_the_job_itself() -> None:
+    assert describe_remedy(Reason(code="HELD"), job("job-7")) == "`cotenant release job-7`."
