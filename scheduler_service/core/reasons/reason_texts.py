@@ -161,13 +161,14 @@ REASON_TEXTS: Mapping[str, str] = {
     "TRIES_SERVERS": "The job goes on with {servers_count} instead of {servers_before_count} parameter server(s), so "
     "that its step time is measured with them before their number is chosen.",
     # a policy starts it
-    "STARTS_ALONE": "The job has its {gpus_count} GPU(s) to itself.",
-    "STARTS_ALONE_IN_PASSES": "The job has its {gpus_count} GPU(s) to itself. All samples of a step at once need more "
-    "memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; share: never "
+    "STARTS_ALONE": "The job starts with {gpus_count} GPU(s) to itself.",
+    "STARTS_ALONE_IN_PASSES": "The job starts with {gpus_count} GPU(s) to itself. All samples of a step at once need "
+    "more memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; share: never "
     "refuses that.",
-    "STARTS_ALONE_UNPREDICTED": "The job has its {gpus_count} GPU(s) to itself, because nothing is predicted for it.",
-    "STARTS_ALONE_PREDICTION_FAILED": "The job has its {gpus_count} GPU(s) to itself, because the predictor could not "
-    "answer.",
+    "STARTS_ALONE_UNPREDICTED": "The job starts with {gpus_count} GPU(s) to itself, because nothing is predicted for "
+    "it.",
+    "STARTS_ALONE_PREDICTION_FAILED": "The job starts with {gpus_count} GPU(s) to itself, because the predictor could "
+    "not answer.",
     "STARTS_SHARED": "The job shares with {jobs}: expected slowdown {slowdown_ratio} for it and "
     "{neighbour_slowdown_ratio} "
     "at most for the others.",

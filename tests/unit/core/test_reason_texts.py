@@ -116,3 +116,9 @@ def test_no_sentence_leaves_the_choice_of_number_to_its_reader(code: str) -> Non
 
 def test_a_remedy_names_the_job_itself() -> None:
     assert describe_remedy(Reason(code="HELD"), job("job-7")) == "`cotenant release job-7`."
+
+
+@for_each("code", sorted(code for code in REASON_TEXTS if code.startswith("STARTS_ALONE")))
+def test_the_reason_of_a_start_stays_true_when_another_job_joins(code: str) -> None:
+    numbers = {"gpus_count": 1.0, "accumulation_steps": 2.0, "micro_batch_size": 8.0}
+    assert describe_reason(Reason(code=code, numbers=numbers)).startswith("The job starts with 1 GPU to itself")
