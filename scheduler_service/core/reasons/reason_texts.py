@@ -163,8 +163,8 @@ REASON_TEXTS: Mapping[str, str] = {
     # a policy starts it
     "STARTS_ALONE": "The job starts with {gpus_count} GPU(s) to itself.",
     "STARTS_ALONE_IN_PASSES": "The job starts with {gpus_count} GPU(s) to itself. All samples of a step at once need "
-    "more memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; share: never "
-    "refuses that.",
+    "more memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; share: "
+    "never refuses that.",
     "STARTS_ALONE_UNPREDICTED": "The job starts with {gpus_count} GPU(s) to itself, because nothing is predicted for "
     "it.",
     "STARTS_ALONE_PREDICTION_FAILED": "The job starts with {gpus_count} GPU(s) to itself, because the predictor could "
