@@ -117,8 +117,8 @@ def _grid(scale_x: Scale, scale_y: Scale) -> list[str]:
     for value in ticks(scale_x.low, scale_x.high, 8):
         x, text = scale_x(value), number(value)
         # On a phone letters are as large again: half of a long number would stand beyond the edge.
-        anchor = "end" if x + len(text) * _DIGIT_WIDTH / 2 > WIDTH else "middle"
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="{anchor}">{text}</text>')
+        side = "end" if x + len(text) * _DIGIT_WIDTH / 2 > WIDTH else "middle"
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="{side}">{text}</text>')
     return parts
 
 

@@ -14,5 +14,5 @@ def test_no_number_reaches_beyond_the_edge() -> None:
     drawn = chart([Line(name="fifo", points=[(0.0, 0.0), (100.0, 1.0)])], across="jobs (%)", up="difference (h)")
     found = re.findall(r'<text x="([\d.]+)" y="\d+" text-anchor="(\w+)">([\d,.]+)</text>', drawn)
     assert "100" in [text for _, _, text in found]
-    for x, anchor, text in found:
-        assert float(x) + (anchor == "middle") * len(text) * LETTER_OF_A_PHONE / 2 <= WIDTH, text
+    for x, side, text in found:
+        assert float(x) + (side == "middle") * len(text) * LETTER_OF_A_PHONE / 2 <= WIDTH, text
