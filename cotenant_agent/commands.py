@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from cotenant.client_errors import InputError
+from cotenant.command_groups import ListedGroup
 from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
 from cotenant.option_types import Integers
 from cotenant.structured_log import start_logging
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 EXIT_CODES = ((InputError, EXIT_USAGE), (SettingsError, EXIT_USAGE), (AgentError, EXIT_ERROR))
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=ListedGroup, context_settings=HELP)
 def cli() -> None:
     """Run jobs on one machine and measure them: the node agent of cotenant."""
 

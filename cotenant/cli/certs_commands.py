@@ -10,6 +10,7 @@ from cotenant.access.certificates import AUTHORITY, Authority
 from cotenant.access.roles import ROLE_MEANINGS, Role
 from cotenant.access.tokens import add_token, revoke_tokens
 from cotenant.cli.session import show, tell
+from cotenant.command_groups import ListedGroup
 from cotenant.errors import InputError
 from cotenant.names import NAME_PATTERN
 
@@ -26,7 +27,7 @@ _ROLES = "\b\nRoles:\n" + "\n".join(f"  {role:<10} {meaning}" for role, meaning 
 _ISSUE = f"{_ROLES}\n\nExample:  cotenant certs issue node node-1"
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def certs() -> None:
     """Make an authority and certificates with roles, and renew them; needs openssl."""
 
@@ -132,7 +133,10 @@ def revoke(names: tuple[str, ...], revoked_file: Path | None, callers_file: Path
 def list_(within_days: int, folder: Path) -> None:
     """List who has a certificate, with the role and the day on which it ends."""
     authority = Authority(folder=folder)
-    for name in authority.names():
+    names = authority.names()
+    if not names:
+        tell(f"no certificate was issued in {folder.absolute()} yet; `cotenant certs issue ROLE NAME` makes one")
+    for name in names:
         soon = f"  ends within {within_days} days" if authority.ends_within(name, days=within_days) else ""
         until = authority.last_day_of(name) or "unreadable"
         show(f"{name:<24}{authority.role_of(name) or 'no role':<12}until {until}{soon}")

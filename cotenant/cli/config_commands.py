@@ -17,12 +17,13 @@ from cotenant.cli.session import Session, show, with_session
 from cotenant.cli.settings import config_file_path, state_folder
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.client_errors import InputError
+from cotenant.command_groups import ListedGroup
 
 _COLUMNS = (Column(title="SETTING"), Column(title="VALUE", wraps=True), Column(title="FROM", wraps=True))
 _LIBRARIES = ("grpcio", "protobuf", "click", "rich", "pyyaml")
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def config() -> None:
     """Show settings and where they come from."""
 

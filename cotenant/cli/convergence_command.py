@@ -15,6 +15,7 @@ from cotenant.cli.session import Session, show, with_session
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.client import enum_name
 from cotenant.client_errors import InputError
+from cotenant.command_groups import ListedGroup
 from cotenant.v1 import prediction_pb2
 
 PROGRESS_COLUMNS = ("progress", "step", "epoch")
@@ -33,8 +34,9 @@ _FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
 
 @click.group(
+    cls=ListedGroup,
     epilog="\b\nExamples:\n  cotenant convergence loss curve.csv --threshold 0.01 --epoch-length 390\n"
-    "  cotenant convergence speed runs.csv --synchrony all_reduce --ask 8"
+    "  cotenant convergence speed runs.csv --synchrony all_reduce --ask 8",
 )
 def convergence() -> None:
     """Predict when training ends (loss) and how fast it is elsewhere (speed), from what was measured."""
@@ -150,7 +152,8 @@ def end_lines(answer: prediction_pb2.FitLossCurveResponse) -> list[tuple[str, st
     """Returns when training ends, as labelled lines."""
     lines = []
     if answer.HasField("epochs_total"):
-        interval = f" ({answer.lower:.1f} .. {answer.upper:.1f}, {answer.confidence:.0%} nominal)"
+        promised = quantities.format_percent(answer.confidence)
+        interval = f" ({answer.lower:.1f} .. {answer.upper:.1f}, {promised} nominal)"
         lines.append(("ends at epoch", f"{answer.epochs_total:.1f}" + ("" if answer.reached else interval)))
     else:
         lines.append(("ends at epoch", "not foreseeable"))

@@ -19,6 +19,8 @@ from cotenant import system_clock
 from cotenant.cli.policy_commands import parse_parameters
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.client_errors import BrokenServiceError, ServiceError, TlsMismatchError, UnavailableError
+from cotenant.command_groups import ListedGroup
+from cotenant.counted_nouns import agreed
 from cotenant.engines.bridge import NOTES_PER_ROUND_MAX, Bridge
 from cotenant.engines.device_rules import read_device_rule
 from cotenant.engines.errors import EngineUnreachableError
@@ -84,7 +86,7 @@ _gpus = click.option(
 )
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def engine() -> None:
     """Advise or place the jobs of an engine that people already run."""
 
@@ -275,7 +277,7 @@ class _RayRounds:
         """Take GPUs that are there now, and say how many are not; forget jobs whose driver is gone."""
         used = self._connected.claim_gpus()
         if used != self._used_by_others:
-            others = f"{used} GPU(s) of the cluster are" if used else "none of the cluster's GPUs is"
+            others = agreed(f"{used} cluster GPU(s) are") if used else "none of the cluster's GPUs is"
             show(f"{others} used by others of Ray; each is taken when Ray has it free")
         self._used_by_others = used
         for job_id in self._lost.remove(system_clock.now_ms()):

@@ -7,6 +7,7 @@ from math import inf
 from typing import Final
 
 from cotenant import quantities
+from cotenant.counted_nouns import agreed
 from cotenant.v1 import scheduling_pb2
 
 _BASES: Final[Mapping[int, str]] = {
@@ -41,7 +42,7 @@ def training_end_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
     if not end.steps_total:
         most = f", after {job.spec.steps_total:,} steps at most" if job.spec.steps_total else ""
         return [("ends", f"{target}{most}; when is not foreseeable yet: {end.unknown_reason}")]
-    interval = f"{end.steps_lower:,} to {end.steps_upper:,} at {end.confidence:.0%}"
+    interval = f"{end.steps_lower:,} to {end.steps_upper:,} at {quantities.format_percent(end.confidence)}"
     doubt = "" if end.reliable else "; the curves disagree, so no policy plans with it"
     return [("ends", f"{target}, after {end.steps_total:,} steps ({interval}), fitted to {end.losses} losses{doubt}")]
 
@@ -56,8 +57,8 @@ def step_time_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
 
 
 def _count(known: scheduling_pb2.KnownStepTime) -> str:
-    gpus = "1 GPU" if known.gpus == 1 else f"{known.gpus} GPUs"
-    return f"{gpus} with {known.servers} server(s)" if known.servers else gpus
+    servers = f" with {known.servers} server(s)" if known.servers else ""
+    return agreed(f"{known.gpus} GPU(s){servers}")
 
 
 def _basis(known: scheduling_pb2.KnownStepTime) -> str:

@@ -14,6 +14,7 @@ from cotenant.cli.job_views import ENDED, PAUSED, describe_job, job_columns, job
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.cli.unsaved_work import tell_unsaved_work
+from cotenant.counted_nouns import agreed
 from cotenant.job_watch import WatchKind, watch_jobs
 from cotenant.v1 import scheduling_pb2
 
@@ -114,7 +115,7 @@ def cancel(session: Session, /, jobs: tuple[str, ...]) -> None:
     arrays = [job for job in jobs if job.startswith(ARRAY_PREFIX)]
     for array in arrays:
         tell_unsaved_work(job for job in client.list_jobs() if job.spec.array_id == array)
-        tell(f"{array}: {len(client.cancel_array(array))} task(s) cancelled")
+        tell(agreed(f"{array}: {len(client.cancel_array(array))} task(s) cancelled"))
     single = [job for job in jobs if job not in arrays]
     if single:
         found = [find_job(client, job) for job in single]
@@ -135,7 +136,8 @@ def pause(session: Session, /, jobs: tuple[str, ...], seconds: int) -> None:
     """
     client = session.scheduler()
     found = [find_job(client, job).job_id for job in jobs]
-    tell_jobs(session, [client.pause_job(job_id, most_ms=seconds * 1_000) for job_id in found])
+    paused = [client.pause_job(job_id, most_ms=seconds * 1_000) for job_id in found]
+    tell_jobs(session, paused, done=f"pause of {seconds} s at most ordered")
 
 
 @click.command(epilog="Example:  cotenant resume job-12")
@@ -147,13 +149,26 @@ def resume(session: Session, /, jobs: tuple[str, ...]) -> None:
     tell_jobs(session, [client.resume_job(find_job(client, job).job_id) for job in jobs])
 
 
-def tell_jobs(session: Session, jobs: list[scheduling_pb2.Job]) -> None:
-    """Prints where jobs are after an order about them."""
+def tell_jobs(session: Session, jobs: list[scheduling_pb2.Job], *, done: str = "") -> None:
+    """Prints where jobs are after an order about them.
+
+    Args:
+        session: Says in which form.
+        jobs: As the scheduler answered.
+        done: What was done with them, where their phase alone does not show it.
+    """
     if session.output is OutputFormat.NAME:
         for job in jobs:
             click.echo(job.job_id)
     elif session.output.is_for_people:
         for job in jobs:
-            show(f"{job.job_id}  {job.spec.name}  {phase_name(job)}")
+            show(f"{job.job_id}  {job.spec.name}  {phase_name(job)}{_order_text(job, done)}")
     else:
         emit_data({"jobs": [message_to_dict(job) for job in jobs]}, session.output)
+
+
+def _order_text(job: scheduling_pb2.Job, done: str) -> str:
+    """A job that stands still shows the pause by its phase; one that was told to go on stands still for a moment."""
+    if job.HasField("pause"):
+        return ", about to go on" if job.pause.resuming else ""
+    return f", {done}" if done else ""

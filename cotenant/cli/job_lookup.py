@@ -11,6 +11,7 @@ from cotenant.cli.job_views import ENDED, phase_name
 from cotenant.cli.settings import resolve_settings
 from cotenant.client import SchedulerClient, open_channel
 from cotenant.client_errors import CotenantError, InputError, NotFoundError
+from cotenant.counted_nouns import agreed
 from cotenant.v1 import scheduling_pb2
 
 ARRAY_PREFIX = "array-"
@@ -41,7 +42,7 @@ def find_job(client: SchedulerClient, wanted: str, *, ended: bool = False) -> sc
             remedy = (
                 f"name one of its tasks, {tasks[-1]} to {tasks[0]}; cancel, hold, release, alter and retry take all"
             )
-            raise InputError(f"{wanted} is an array of {len(tasks)} job(s)", remedy=remedy) from None
+            raise InputError(agreed(f"{wanted} is an array of {len(tasks)} job(s)"), remedy=remedy) from None
         if not matches:
             missing.remedy = missing.remedy or "`cotenant ps -a` lists all jobs"
             raise

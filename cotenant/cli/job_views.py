@@ -10,6 +10,7 @@ from cotenant import quantities, system_clock
 from cotenant.cli.forecast_views import step_time_lines, steps_done_text, steps_text, training_end_lines
 from cotenant.cli.queue_views import priority_name, queue_lines, queue_notes
 from cotenant.cli.tables import Column, Row
+from cotenant.counted_nouns import agreed
 from cotenant.v1 import resources_pb2, scheduling_pb2
 
 ENDED = (
@@ -192,7 +193,7 @@ def estimate_text(estimate: resources_pb2.Estimate, kind: str) -> str:
     text = show(estimate.value)
     if estimate.confidence > 0:
         text += f" [{show(estimate.lower)}, {show(estimate.upper)}]"
-        text += "" if estimate.range_not_calibrated else f" at {estimate.confidence:.0%}"
+        text += "" if estimate.range_not_calibrated else f" at {quantities.format_percent(estimate.confidence)}"
     if estimate.HasField("upper_99"):
         bound = "bound" if estimate.range_not_calibrated else "99 % bound"
         text += f", {bound} {show(estimate.upper_99)}"
@@ -254,12 +255,12 @@ def _servers_text(job: scheduling_pb2.Job) -> str:
     servers = job.spec.servers
     if not job.spec.HasField("servers"):
         return ""
-    cores = f", {servers.cpu_cores:g} CPU core(s) each" if servers.cpu_cores else ""
+    cores = agreed(f", {servers.cpu_cores:g} CPU core(s) each") if servers.cpu_cores else ""
     memory = (
         f", {quantities.format_gib(servers.host_memory_bytes)} of host memory each" if servers.host_memory_bytes else ""
     )
     command = f": {shlex.join(servers.command)}" if servers.command else ""
-    return f"{job.servers or servers.count} parameter server(s){cores}{memory}{command}"
+    return agreed(f"{job.servers or servers.count} parameter server(s)") + f"{cores}{memory}{command}"
 
 
 def _nodes_text(job: scheduling_pb2.Job) -> str:
@@ -387,7 +388,7 @@ def neighbour_text(other: scheduling_pb2.CoLocatedJob) -> str:
         text = quantities.format_slowdown(other.predicted_slowdown_ratio)
         parts.append(f"predicted {text} (at most {upper}, {pair_basis(other)})")
     if other.HasField("caused_slowdown_ratio"):
-        parts.append(f"slows it down by {quantities.format_slowdown(other.caused_slowdown_ratio)}")
+        parts.append(f"{other.job_id} is slowed down by {quantities.format_slowdown(other.caused_slowdown_ratio)}")
     if other.HasField("measured_slowdown_ratio"):
         parts.append(f"measured {quantities.format_slowdown(other.measured_slowdown_ratio)}")
     return f"{other.job_id}: slowdown " + (", ".join(parts) or "unknown")

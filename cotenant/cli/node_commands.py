@@ -12,6 +12,8 @@ from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.cli.unsaved_work import jobs_on_node, tell_unsaved_work
+from cotenant.command_groups import ListedGroup
+from cotenant.counted_nouns import agreed
 from cotenant.v1 import scheduling_pb2
 
 _ABILITIES = frozenset(
@@ -46,6 +48,7 @@ _GPU_COLUMNS = (
 
 
 @click.group(
+    cls=ListedGroup,
     invoke_without_command=True,
     epilog="\b\nExamples:\n  cotenant nodes -o json\n  cotenant nodes drain node-3\n  cotenant nodes confirm",
 )
@@ -165,7 +168,7 @@ def _node_row(node: scheduling_pb2.Node, at_ms: int) -> Row:
 def _fault_notes(node: scheduling_pb2.Node) -> list[str]:
     """Returns why GPUs of a node get no job, and how many have that fault."""
     faults = Counter(gpu.fault or "no reason was given" for gpu in node.gpus if not gpu.healthy)
-    return [f"{count} of {len(node.gpus)} GPU(s) faulty: {fault}" for fault, count in faults.items()]
+    return [agreed(f"{count} of {len(node.gpus)} GPU(s) faulty") + f": {fault}" for fault, count in faults.items()]
 
 
 def _calibration_note(node: scheduling_pb2.Node, at_ms: int) -> str:

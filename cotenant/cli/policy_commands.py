@@ -11,6 +11,7 @@ from cotenant.cli.formats import emit_message, message_to_dict
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.client_errors import InputError, ProgramError, UnavailableError
+from cotenant.command_groups import ListedGroup
 from cotenant.nearest_name import did_you_mean
 from cotenant.programs import run_captured
 from cotenant.v1 import scheduling_pb2
@@ -26,7 +27,10 @@ _PARAMETER_COLUMNS = (
 )
 
 
-@click.group(epilog="\b\nExamples:\n  cotenant policies list\n  cotenant policies use horus --set max_jobs_per_gpu=3")
+@click.group(
+    cls=ListedGroup,
+    epilog="\b\nExamples:\n  cotenant policies list\n  cotenant policies use horus --set max_jobs_per_gpu=3",
+)
 def policies() -> None:
     """List, describe and choose scheduling policies."""
 
@@ -103,7 +107,7 @@ def use_policy(session: Session, /, policy: str, parameters: tuple[str, ...], dr
         return
     effective = message_to_dict(answer).get("effective_parameters", {})
     lines = [("policy", answer.policy + (" (not changed: dry run)" if dry_run else ""))]
-    lines += [(name, json.dumps(_whole(value))) for name, value in effective.items()]
+    lines += [(name, json.dumps(_whole(value))) for name, value in sorted(effective.items())]
     show(render_labelled(lines, session.width))
 
 

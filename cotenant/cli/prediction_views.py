@@ -144,7 +144,7 @@ def _promise(answer: prediction_pb2.PredictJobResponse) -> str:
     unchecked = [name for name, estimate in estimates.items() if estimate.range_not_calibrated]
     checked = [name for name in estimates if name not in unchecked]
     of_which = f": {', '.join(checked)}" if unchecked else ""
-    nominal = f"{answer.memory_bytes.confidence:.0%} of measured values (nominal)"
+    nominal = f"{quantities.format_percent(answer.memory_bytes.confidence)} of measured values (nominal)"
     texts = [f"intervals hold {nominal}{of_which}"] if checked else []
     texts += [f"{NOT_CALIBRATED}: {', '.join(unchecked)}"] if unchecked else []
     return "; ".join(texts)

@@ -39,7 +39,7 @@ def hold(session: Session, /, jobs: tuple[str, ...], stop_running: bool, dry_run
     tell_unsaved_work(known if stop_running else ())
     if not dry_run:
         known = [client.hold_job(job_id, stop_running=stop_running) for job_id in found]
-    tell_jobs(session, known)
+    tell_jobs(session, known, done="" if dry_run else "held")
 
 
 @click.command(epilog="Example:  cotenant release job-12")
@@ -48,7 +48,8 @@ def hold(session: Session, /, jobs: tuple[str, ...], stop_running: bool, dry_run
 def release(session: Session, /, jobs: tuple[str, ...]) -> None:
     """Let held JOBS, or those of whole arrays, start; those that wait or run already are left as they are."""
     client = session.scheduler()
-    tell_jobs(session, [client.release_job(job_id) for job_id in find_jobs(client, jobs, phases=_PENDING)])
+    found = find_jobs(client, jobs, phases=_PENDING)
+    tell_jobs(session, [client.release_job(job_id) for job_id in found], done="not held")
 
 
 @click.command(epilog="Example:  cotenant retry job-12")
@@ -105,4 +106,4 @@ def alter(
         )
         for job_id in found
     ]
-    tell_jobs(session, altered)
+    tell_jobs(session, altered, done="altered")

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from cotenant.cli.formats import OutputFormat
 from cotenant.cli.setting_options import naming_flags
 from cotenant.cli.settings import SETTINGS, Settings, resolve_settings
+from cotenant.cli.tables import NARROWEST_SENTENCE, wrap_cells
 from cotenant.client import PredictorClient, SchedulerClient, open_channel
 from cotenant.client_errors import CotenantError, ServiceError
 from cotenant.program_settings import Resolved
@@ -23,6 +25,7 @@ from cotenant.terminal_text import harmless
 WIDTH_WITHOUT_TERMINAL = 160
 WIDTH_OF_A_TERMINAL = 80
 """Where it does not tell its own: in containers, on serial lines, under `script`."""
+_FURTHER_IN = "    "
 P = ParamSpec("P")
 
 
@@ -76,9 +79,21 @@ def show(text: Text | str) -> None:
 
 
 def tell(message: str, *, style: str = "") -> None:
-    """Writes a diagnostic to stderr."""
-    told = Text(naming_flags(message), style=style)
-    Console(stderr=True, highlight=False, soft_wrap=True).print(_harmless(told))
+    """Writes a diagnostic to stderr; on a terminal no word of it is cut by the edge, elsewhere its lines stay whole."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    told = naming_flags(message)
+    if console.is_terminal:
+        told = "\n".join(piece for line in told.split("\n") for piece in _between_edges(line, console.width))
+    console.print(_harmless(Text(told, style=style)))
+
+
+def _between_edges(line: str, width: int) -> list[str]:
+    """Breaks a line between words; what goes on stands further in than the line and than a remedy below it."""
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    if cell_len(line) <= width:
+        return [line]
+    first, *rest = wrap_cells(line.strip(" "), max(NARROWEST_SENTENCE, width - len(indent) - len(_FURTHER_IN)))
+    return [indent + first, *(indent + _FURTHER_IN + piece for piece in rest)]
 
 
 def tell_error(error: CotenantError) -> None:

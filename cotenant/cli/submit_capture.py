@@ -78,6 +78,22 @@ def capture_for_submit(
     return job
 
 
+def tell_not_captured(content: Mapping[str, Any], folder: Path) -> None:
+    """Says of a sweep that its graph is not read off the script, where it could be.
+
+    Args:
+        content: The keys of the first task's job file.
+        folder: What relative paths in it start from.
+    """
+    command, directory = content.get("command"), folder / str(content.get("working_directory") or ".")
+    if not content.get("graph") and isinstance(command, list) and is_torch_script(command, directory):
+        tell(
+            "not captured: rows of a sweep may be different networks, so nothing is predicted of them; --capture reads "
+            "the graph off the first, for all",
+            style="yellow",
+        )
+
+
 def with_ranks(command: Sequence[str], ranks: int) -> list[str]:
     """Returns what starts as many ranks of a Python script as the job will have; other commands stay as they are."""
     place = _script_place(command)

@@ -26,7 +26,7 @@ from cotenant.cli.replica_options import REPLICA_FLAGS, replica_content, state_b
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS, overlay_settings
 from cotenant.cli.submit_array import content_of_first, plan_array, submit_array, with_index
-from cotenant.cli.submit_capture import capture_for_submit, with_captured
+from cotenant.cli.submit_capture import capture_for_submit, tell_not_captured, with_captured
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
 from cotenant.job_file import parse_job, read_content
@@ -179,9 +179,11 @@ def _capture(
 ) -> CapturedJob | None:
     """Reads the graph off the script; off that of the first task where the others differ by their index only."""
     if array is not None:
+        first = content_of_first(content, array)
         if wanted is None and array.tasks[0].values:  # a row of a sweep may have another batch or another network
+            tell_not_captured(first, folder)
             return None
-        content = content_of_first(content, array)
+        content = first
 
     def check() -> None:
         client, spec = session.scheduler(), parse_job(content, folder=folder).spec

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from cotenant import quantities
 from cotenant.cli.session import tell
 from cotenant.client import SchedulerClient
+from cotenant.counted_nouns import agreed
 from cotenant.v1 import scheduling_pb2
 
 
@@ -14,10 +15,10 @@ def tell_unsaved_work(jobs: Iterable[scheduling_pb2.Job]) -> None:
     """Warns of each job that trains and has written no checkpoint so far."""
     for job in jobs:
         if job.unsaved_ms or job.unsaved_steps:
-            made = f"{job.unsaved_steps:,} step(s) made in {quantities.format_duration(job.unsaved_ms)}"
+            made = agreed(f"{job.unsaved_steps:,} step(s) made in {quantities.format_duration(job.unsaved_ms)}")
             tell(
                 f"warning: {job.job_id} {job.spec.name} has written no checkpoint so far: unless its script writes one "
-                f"when it is asked to stop, {made} are lost",
+                f"when it is asked to stop, {made} would be lost",
                 style="yellow",
             )
 

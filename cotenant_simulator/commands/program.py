@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from cotenant.command_groups import ListedGroup
 from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
 from cotenant_simulator.commands.forecast import forecast
 from cotenant_simulator.commands.shadow import shadow
@@ -13,7 +14,7 @@ from cotenant_simulator.errors import InputError, SimulatorError
 _EXIT_CODES = ((InputError, EXIT_USAGE), (SimulatorError, EXIT_ERROR))
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=ListedGroup, context_settings=HELP)
 def program() -> None:
     """Simulate workloads under scheduling policies."""
 

@@ -8,10 +8,11 @@ from html import escape
 from math import floor, log10
 
 WIDTH, HEIGHT = 760, 260
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 40
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 48
 # Okabe and Ito's, and two dark ones: told apart also by people who see red and green alike.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b4226", "#555555")
 POINTS_MAX = 600
+_DIGIT_WIDTH = 13
 Point = tuple[float, float]
 
 
@@ -114,8 +115,10 @@ def _grid(scale_x: Scale, scale_y: Scale) -> list[str]:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number(value)}</text>')
     for value in ticks(scale_x.low, scale_x.high, 8):
-        x = scale_x(value)
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{number(value)}</text>')
+        x, text = scale_x(value), number(value)
+        # On a phone letters are as large again: half of a long number would stand beyond the edge.
+        side = "end" if x + len(text) * _DIGIT_WIDTH / 2 > WIDTH else "middle"
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="{side}">{text}</text>')
     return parts
 
 

@@ -130,8 +130,9 @@ def _no_job_shares(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
     return Caveat(
         code="NOBODY_SHARES",
         policies=sharing,
-        message=f"every two jobs slow each other down by {min(slowdowns):g} or more, and no job accepts more than "
-        f"{max(consents):g}: no job shares a GPU under {_listed(sharing)} (--max-slowdown and --slowdown change that)",
+        message=f"every two jobs slow each other down by {_percent(min(slowdowns))} or more, and no job accepts more "
+        f"than {_percent(max(consents))}: no job shares a GPU under {_listed(sharing)} "
+        "(--max-slowdown and --slowdown change that)",
     )
 
 
@@ -188,3 +189,7 @@ def _slowdowns(trace: Trace) -> set[float]:
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:g} %"

@@ -53,8 +53,9 @@ def _assumption(report: Mapping[str, Any]) -> str:
     return (
         f"{told} is taken for one of the jobs measured in {report['measured']} ({report['device']}), drawn "
         f"{report['seeds']} times; figures are means with the least and the most of all draws. Predictions err by "
-        f"{report['prediction_error_ratio']:.0%}; every job accepts {report['max_slowdown_ratio']:.0%} longer steps. "
-        "Jobs of several GPUs are not shared."
+        f"{_share(report['prediction_error_ratio'])}; every job accepts {_share(report['max_slowdown_ratio'])} longer "
+        f"steps. Jobs of several GPUs are not shared. Not sharing alone changes how long they "
+        f"wait, but also the order in which {report['policy']} starts them (docs/shadow.md)."
     )
 
 
@@ -104,4 +105,8 @@ def _seconds(duration_s: float) -> str:
 
 
 def _percent(found: Mapping[str, float]) -> str:
-    return f"{found['mean']:.0%} ({found['lower']:.0%} to {found['upper']:.0%})"
+    return f"{_share(found['mean'])} ({_share(found['lower'])} to {_share(found['upper'])})"
+
+
+def _share(ratio: float) -> str:
+    return f"{100 * ratio:.0f} %"

@@ -99,7 +99,9 @@ class _Calibrator:
         system_clock.sleep_ms(_LOOK_MS)
         foreign_ratio = end().foreign_ratio
         if foreign_ratio > BUSY_RATIO:
-            raise DeviceBusyError(f"others use {foreign_ratio:.0%} of the device; calibrate it while it is free")
+            raise DeviceBusyError(
+                f"others use {100 * foreign_ratio:.0f} % of the device; calibrate it while it is free"
+            )
 
     def measure_rates(self) -> dict[str, Any]:
         """Rates, copies, launches, host steps, context and workspace."""

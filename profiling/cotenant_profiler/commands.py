@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cotenant.command_groups import ListedGroup
 from cotenant.command_run import HELP
 from cotenant.profile_schema import ProfileSchemaError
 from cotenant_profiler import zoo
@@ -35,7 +36,7 @@ CampaignPath = click.Path(path_type=Path, dir_okay=False)
 FolderPath = click.Path(path_type=Path, file_okay=False)
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=ListedGroup, context_settings=HELP)
 def main() -> None:
     """Measure training jobs alone and co-located."""
 

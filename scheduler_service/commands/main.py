@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cotenant.client_errors import InputError
+from cotenant.command_groups import ListedGroup
 from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
 from scheduler_service.commands.audit import audit
 from scheduler_service.commands.decide import decide
@@ -16,7 +17,7 @@ from scheduler_service.errors import CallerError, SchedulerServiceError
 _EXIT_CODES = ((CallerError, EXIT_USAGE), (InputError, EXIT_USAGE), (SchedulerServiceError, EXIT_ERROR))
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=ListedGroup, context_settings=HELP)
 def cli() -> None:
     """Decide which jobs share a GPU: the scheduler of cotenant."""
 

@@ -7,6 +7,7 @@ import json
 import click
 from google.protobuf import json_format
 
+from cotenant.command_groups import ListedGroup
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import FieldViolation, UnknownPolicyError
@@ -15,7 +16,7 @@ from scheduler_service.grpc_api.policies import policy_messages
 _OUTPUT = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def policies() -> None:
     """List or describe the policies."""
 

@@ -11,6 +11,7 @@ from typing import TextIO
 
 import click
 
+from cotenant.command_groups import ListedGroup
 from scheduler_service.adapters.storage.event_log import StoredEvent
 from scheduler_service.adapters.storage.log_verification import verify_log
 from scheduler_service.adapters.storage.private_files import create_private
@@ -75,7 +76,7 @@ def _write_events(events: Iterable[StoredEvent], stream: TextIO) -> None:
         stream.write(json.dumps({"sequence": stored.sequence, **encode_event(stored.event)}) + "\n")
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def log() -> None:
     """Look after the event log."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from posixpath import join, normpath
 
+from cotenant.counted_nouns import agreed
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from scheduler_service.core.cluster_view.inventory import kind_of
 from scheduler_service.core.cluster_view.spanning import checkpoint_pool
@@ -122,7 +123,7 @@ def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.J
     elif wanted > most:
         flag = "--ranks" if spec.ranks else "--gpus"
         remedy = f"ask for fewer {flag}, since all GPUs of a job are on one node{_UNLESS if spec.ranks else ''}"
-        yield Obstacle(f"has {most} GPU(s) of one kind, not {wanted}", remedy)
+        yield Obstacle(agreed(f"has {most} GPU(s) of one kind, not {wanted}"), remedy)
     if spec.ranks and RANK_PROCESSES not in node.enforcements:
         yield Obstacle("has an agent that starts no ranks", "let the node's owner upgrade it, or leave out --ranks")
     if spec.HasField("servers") and SERVER_PROCESSES not in node.enforcements:

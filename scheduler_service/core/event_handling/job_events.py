@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cotenant.counted_nouns import agreed
 from scheduler_service.core import events
 from scheduler_service.core.errors import InvalidTransition
 from scheduler_service.core.event_effects import EventEffects
@@ -65,7 +66,7 @@ def submit(state: ClusterState, event: events.JobSubmitted, step: EventEffects) 
         submission=Submission(launch=event.launch, graph_sha256=event.graph_sha256, settings=event.settings),
         times=JobTimes(submitted_at_ms=state.now_ms),
     )
-    state.put_job(with_history(job, at_ms=state.now_ms, kind="submit", message=f"{request.gpus} GPU(s)"))
+    state.put_job(with_history(job, at_ms=state.now_ms, kind="submit", message=agreed(f"{request.gpus} GPU(s)")))
     if cancel_orphan(state, state.jobs[request.job_id], step):
         return
     # After a restore no agent knows for sure what its node runs: a copy of one, or one that was wiped, joins too.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from cotenant.counted_nouns import agreed
 from scheduler_service.core.cluster_view.capacity import memory_point
 from scheduler_service.core.cluster_view.replica_groups import with_servers
 from scheduler_service.core.decisions import MeasuringStart, Start
@@ -273,7 +274,7 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
 
 def _lost_in_words(job: JobRecord) -> str:
     lost = lost_steps(job)
-    return f"; {lost} step(s) lost, for no checkpoint was written" if lost else ""
+    return agreed(f"; {lost} step(s) lost, for no checkpoint was written") if lost else ""
 
 
 def hold_until(state: ClusterState, job: JobRecord, reason: Reason, until_ms: int, step: EventEffects) -> None:

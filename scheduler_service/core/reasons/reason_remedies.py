@@ -87,7 +87,9 @@ def describe_remedy(reason: Reason, request: JobRequest) -> str:
     if reason.code == "SLOWDOWN_TOO_HIGH" and reason.job_ids[:1] != (request.job_id,):
         return _OTHER_MAY_NOT_BE_SLOWED
     remedy = REMEDIES.get(reason.code, "")
-    return "" if remedy and remedy in describe_reason(reason) else remedy
+    if remedy and remedy in describe_reason(reason):
+        return ""
+    return remedy.replace(" JOB`", f" {request.job_id}`")
 
 
 def name_whom_to_ask(remedy: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
+from cotenant.counted_nouns import agreed
 from scheduler_service.core.records import Reason
 
 REASON_TEXTS: Mapping[str, str] = {
@@ -15,8 +16,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "answered "
     "for {waited_ms}.",
     "RESTORED": "The state was restored: an attempt of which it knows nothing may still run somewhere for {wait_ms}.",
-    "FORMER_ATTEMPT_RUNS": "{attempts_count} attempt(s) of the job that were given up still run on their nodes, and "
-    "have been told to end; the job starts when that is confirmed.",
+    "FORMER_ATTEMPT_RUNS": "On nodes {attempts_count} former attempt(s) of the job may still run; the order to end is "
+    "given, and the job starts when the end is confirmed.",
     "RESTART_BACKOFF": "Restart {restarts} of at most {restart_limit} follows in {wait_ms}, because the last attempt "
     "ended early.",
     "LAUNCH_REFUSED": "The node agent refused to start the job (refusal {refusals}); it is tried again later.",
@@ -35,27 +36,27 @@ REASON_TEXTS: Mapping[str, str] = {
     "{gpus_held} GPU(s) now.",
     "PROTECTED": "The policy would let {jobs} make room, but a job makes room only for its own tenant, and for its own "
     "class or a higher one.",
-    "RESERVED": "Of the {gpus_needed} GPU(s) that the job needs at once, {gpus_kept} are free now and kept back for "
-    "it, with those that jobs leave ({gpus}); the last is expected to be free in {wait_ms}.",
-    "RESERVED_FOR_NOW": "Of the {gpus_needed} GPU(s) that the job needs at once, {gpus_kept} are free now and kept "
-    "back for it, with those that jobs leave ({gpus}). How long these jobs run is not known: in {wait_ms} others may "
-    "have the GPUs, for an hour.",
+    "RESERVED": "Of the {gpus_needed} GPU(s) that the job needs at once, the free ones ({gpus_kept} now) are kept back "
+    "for it, with those that jobs leave ({gpus}); the last is expected to be free in {wait_ms}.",
+    "RESERVED_FOR_NOW": "Of the {gpus_needed} GPU(s) that the job needs at once, the free ones ({gpus_kept} now) are "
+    "kept back for it, with those that jobs leave ({gpus}). How long these jobs run is not known: in {wait_ms} others "
+    "may have the GPUs, for an hour.",
     "KEPT_FOR_OTHER": "{gpus_kept} free GPU(s) are kept back for {jobs}, which comes first and needs {gpus_needed} at "
     "once ({gpus}); a job that is expected to end before that one starts gets them.",
     # held by a decision on a snapshot
     "INVALID_ROW": "The job's row holds {violations_count} value(s) that no job can have; the answer's warnings name "
     "them.",
     "NOT_BEFORE": "The job asks not to start within the next {wait_ms}.",
-    "REPEATED_ID": "{rows_count} row(s) of the snapshot wait under this job's id, or one runs under it already, or "
+    "REPEATED_ID": "The snapshot has {rows_count} waiting row(s) with this job's id, or one runs under it already, or "
     "the id is empty; give every job an id of its own.",
-    "NO_ALLOWED_GPU": "Not one of the {gpus_in_cluster} usable GPU(s) is of a node and device type that the job may "
+    "NO_ALLOWED_GPU": "None of the usable GPUs ({gpus_in_cluster}) is of a node and device type that the job may "
     "use: look at its queue, its allowed and excluded nodes, its device types, and at its anti-affinity group.",
     "TOO_MANY_LIMITS": "The jobs of the snapshot may use more than {gpus_sets_max} different sets of GPUs, and one "
     "call decides on so many; ask again once the others run.",
     # a policy lets it wait
     "NO_FREE_GPU": "{gpus_needed} GPU(s) are needed at once and {gpus_free} can be had now; the job waits for others "
     "to end.",
-    "CLUSTER_FULL": "Not one of the {gpus_in_cluster} usable GPU(s) can take another job now.",
+    "CLUSTER_FULL": "None of the usable GPUs ({gpus_in_cluster}) can take another job now.",
     "BEHIND_IN_QUEUE": "The policy keeps the order of submission, and {jobs} waits before this job.",
     "BEHIND_AGED_JOB": "{jobs} was submitted more than {aging_ms} ago, so the policy lets no later job pass it.",
     "GPUS_NOT_IN_CLUSTER": "{gpus_needed} GPU(s) of one kind are needed, but the cluster has {gpus_in_cluster} usable "
@@ -98,7 +99,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "SHARE_NOT_ALLOWED": "Sharing is refused by {jobs} (share: never).",
     "SLOWDOWN_TOO_HIGH": "On a GPU shared by {jobs} the first of them would be slowed down by {slowdown_ratio}, and it "
     "accepts {max_slowdown_ratio} (its max_slowdown).",
-    "OUT_OF_DOMAIN": "The prediction for {jobs} is outside of what the model was trained on, so it is not used to "
+    "OUT_OF_DOMAIN": "What is predicted for {jobs} is outside of what the model was trained on, so it is not used to "
     "share a GPU: the job starts alone when one is free. Once each of two jobs was measured alone they may share on "
     "trial; share: any accepts the prediction.",
     "RANGE_NOT_CALIBRATED": "No measurement checked the ranges predicted for {jobs} on this device, so they are not "
@@ -160,13 +161,14 @@ REASON_TEXTS: Mapping[str, str] = {
     "TRIES_SERVERS": "The job goes on with {servers_count} instead of {servers_before_count} parameter server(s), so "
     "that its step time is measured with them before their number is chosen.",
     # a policy starts it
-    "STARTS_ALONE": "The job has its {gpus_count} GPU(s) to itself.",
-    "STARTS_ALONE_IN_PASSES": "The job has its {gpus_count} GPU(s) to itself. All samples of a step at once need more "
-    "memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; share: never "
-    "refuses that.",
-    "STARTS_ALONE_UNPREDICTED": "The job has its {gpus_count} GPU(s) to itself, because nothing is predicted for it.",
-    "STARTS_ALONE_PREDICTION_FAILED": "The job has its {gpus_count} GPU(s) to itself, because the predictor could not "
-    "answer.",
+    "STARTS_ALONE": "The job starts with {gpus_count} GPU(s) to itself.",
+    "STARTS_ALONE_IN_PASSES": "The job starts with {gpus_count} GPU(s) to itself. All samples of a step at once need "
+    "more memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; share: "
+    "never refuses that.",
+    "STARTS_ALONE_UNPREDICTED": "The job starts with {gpus_count} GPU(s) to itself, because nothing is predicted for "
+    "it.",
+    "STARTS_ALONE_PREDICTION_FAILED": "The job starts with {gpus_count} GPU(s) to itself, because the predictor could "
+    "not answer.",
     "STARTS_SHARED": "The job shares with {jobs}: expected slowdown {slowdown_ratio} for it and "
     "{neighbour_slowdown_ratio} "
     "at most for the others.",
@@ -314,7 +316,7 @@ class _Fields(dict[str, str]):
 
 _UNSAVED = (
     " It has written no checkpoint so far: unless its script writes one now, {unsaved_steps} step(s) made in "
-    "{unsaved_ms} are lost."
+    "{unsaved_ms} would be lost."
 )
 _LOST = " It had written no checkpoint: {lost_steps} step(s) were lost."
 _NO_GPU = (
@@ -335,7 +337,7 @@ def describe_reason(reason: Reason) -> str:
         return reason.code
     text += _UNSAVED if "unsaved_ms" in reason.numbers else _LOST if "lost_steps" in reason.numbers else ""
     numbers = {name: format_quantity(name, value) for name, value in reason.numbers.items()}
-    return text.format_map(_Fields(numbers, jobs=_named(reason.job_ids), gpus=_named(reason.gpu_ids)))
+    return agreed(text.format_map(_Fields(numbers, jobs=_named(reason.job_ids), gpus=_named(reason.gpu_ids))))
 
 
 def format_quantity(name: str, value: float) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from cotenant.counted_nouns import agreed
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.agents.agent_sessions import AgentSessions
 from scheduler_service.adapters.agents.launch_rules import (
@@ -192,7 +193,7 @@ def _check_quota(state: ClusterState, spec: scheduling_pb2.JobSpec) -> None:
     if quota is not None and wanted > quota:
         fewer = f"ask for fewer {'--ranks' if spec.ranks else '--gpus'}, " if quota else ""
         raise QuotaTooSmallError(
-            f"jobs of tenant {spec.tenant!r} may hold {quota} GPU(s) at once, and this one asks for {wanted}",
+            f"jobs of tenant {spec.tenant!r} may hold {agreed(f'{quota} GPU(s)')} at once; this one asks for {wanted}",
             metadata={"remedy": f"{fewer}let an operator raise the quota in the scheduler's --tenants file, {_FORCE}"},
         )
 
@@ -201,7 +202,7 @@ def _no_node(lacks: Mapping[str, Sequence[Obstacle]], *, away: int) -> NoNodeRun
     named = [f"{node_id} {' and '.join(one.finding for one in found)}" for node_id, found in lacks.items()]
     shown = "; ".join(named[:_NAMED_NODES_MAX])
     more = f"; and {len(named) - _NAMED_NODES_MAX} more nodes alike" if len(named) > _NAMED_NODES_MAX else ""
-    unasked = f" ({away} known node(s) are not connected)" if away > 0 else ""
+    unasked = agreed(f" ({away} known node(s) are not connected)") if away > 0 else ""
     remedies = dict.fromkeys(one.remedy for found in lacks.values() for one in found)
     return NoNodeRunsItError(
         f"no connected node can run this job: {shown}{more}{unasked}",
@@ -211,7 +212,8 @@ def _no_node(lacks: Mapping[str, Sequence[Obstacle]], *, away: int) -> NoNodeRun
 
 def _too_few_together(together: int, wanted: int) -> NoNodeRunsItError:
     return NoNodeRunsItError(
-        f"the nodes that go on from each other's checkpoints have {together} GPU(s) of one kind together, not {wanted}",
+        f"the nodes that go on from each other's checkpoints have {agreed(f'{together} GPU(s)')} of one kind together, "
+        f"not {wanted}",
         metadata={
             "remedy": "ask for fewer --ranks, start the agents of more nodes likewise (all with --shared-checkpoints, "
             f"or all without), {_FORCE}"

@@ -130,3 +130,9 @@ def test_doctor_says_when_the_own_certificate_ends_soon(
     own = [flag if flag.startswith("--") else str(tmp_path / flag) for flag in flags]
     findings = json.loads(cotenant("doctor", "-o", "json", *own).out)["findings"]
     assert [finding["state"] for finding in findings if finding["check"] == "certificate"] == [state]
+
+
+def test_an_empty_list_says_so(tmp_path: Path, cotenant: CommandLine) -> None:
+    outcome = cotenant("certs", "list", "--folder", str(tmp_path))
+    assert (outcome.code, outcome.out) == (0, "")
+    assert f"no certificate was issued in {tmp_path}" in outcome.err

@@ -50,6 +50,6 @@ def test_an_array_is_no_job_and_its_tasks_are_named(cotenant: CommandLine, sched
         scheduler.jobs[f"job-00000{number}"].spec.array_id = "array-7"
     outcome = cotenant(verb, "array-7")
     assert outcome.code == 2
-    assert "array-7 is an array of 2 job(s)" in outcome.err
+    assert "array-7 is an array of 2 jobs" in outcome.err
     for job_id in ("job-000007", "job-000008"):
         assert job_id in outcome.err

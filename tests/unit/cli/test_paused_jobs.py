@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cotenant.cli.formats import OutputFormat
+from cotenant.cli.job_commands import tell_jobs
+from cotenant.cli.session import Session
+from cotenant.cli.settings import resolve_settings
 from cotenant.v1 import scheduling_pb2
 from tests.support.cli_cluster import NOW_MS, CommandLine
 from tests.support.fake_services import FakeScheduler
@@ -55,6 +59,22 @@ def test_jobs_are_paused_for_so_long_and_resumed_by_name(cotenant: CommandLine, 
     assert len({one.request_id for one in orders}) == 2
     assert cotenant("resume", "job-000002", "-o", "name").out == "job-000002\n"
     assert cotenant("resume", "job-000001").out == "job-000001  cnn-waiting  running\n"
+
+
+def test_an_answer_says_what_was_done_where_the_phase_does_not(
+    scheduler: FakeScheduler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session, job = Session(resolved=resolve_settings({}), output=OutputFormat.TABLE), scheduler.jobs["job-000002"]
+    tell_jobs(session, [job], done="held")
+    job.pause.since_ms = 1
+    tell_jobs(session, [job], done="pause of 60 s at most ordered")
+    job.pause.resuming = True
+    tell_jobs(session, [job])
+    assert [line.partition("lstm-waiting  ")[2] for line in capsys.readouterr().out.splitlines()] == [
+        "running, held",
+        "paused",
+        "paused, about to go on",
+    ]
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "61", "2.5", "nan", "inf", "soon"])

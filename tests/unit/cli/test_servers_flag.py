@@ -112,7 +112,7 @@ def test_describe_and_ps_show_them() -> None:
     job = scheduling_pb2.Job(job_id="job-1", spec=spec, servers=2, stragglers_replaced=1)
     job.assignments.add(gpu_id="a.0")
     shown = dict(describe_job(job, ()))
-    assert shown["servers"] == "2 parameter server(s), 2 CPU core(s) each: python serve.py"
+    assert shown["servers"] == "2 parameter servers, 2 CPU cores each: python serve.py"
     assert shown["ranks"] == "1 processes, one per GPU, 1 replaced because it was too slow"
     [row] = job_rows([job], wide=False, at_ms=0)
     assert row.cells[4] == "a.0 +2 servers"

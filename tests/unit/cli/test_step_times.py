@@ -48,7 +48,7 @@ def test_a_page_says_what_each_step_time_is_based_on(
 ) -> None:
     text = " ".join(cotenant(verb, "job-000002").out.split())
     assert "on 1 GPU 800 ms (measured), NVIDIA L4" in text
-    assert "on 2 GPUs with 3 server(s) 250 ms (measured), NVIDIA L4" in text
+    assert "on 2 GPUs with 3 servers 250 ms (measured), NVIDIA L4" in text
     assert "on 2 GPUs 500 ms (fitted to 3 measurements), NVIDIA L4" in text
     assert "on 4 GPUs 300 ms (foreseen, corrected by 2 measured), NVIDIA L4" in text
     assert "on 8 GPUs 200 ms (foreseen), NVIDIA L4" in text

@@ -176,8 +176,9 @@ def test_many_ranks_launchers_and_the_rows_of_a_sweep_are_not_captured_unasked(
 ) -> None:
     submission.script.with_name("runs.csv").write_text("batch\n8\n16\n")
     seen = submission.captured_commands()
-    assert submission.submit(*words).code == 0
-    assert seen == []
+    outcome = submission.submit(*words)
+    assert (outcome.code, seen) == (0, [])
+    assert ("--capture reads the graph off the first, for all" in outcome.err) == ("--sweep" in words)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_flag_that_states_no_target_is_refused(cotenant: CommandLine, schedule
         (
             {"steps_total": 12_300, "steps_lower": 9_800, "steps_upper": 15_000, "confidence": 0.9, "losses": 34,
              "reliable": True},
-            "at loss 0.5, after 12,300 steps (9,800 to 15,000 at 90%), fitted to 34 losses",
+            "at loss 0.5, after 12,300 steps (9,800 to 15,000 at 90 %), fitted to 34 losses",
             "/~12300",
         ),
         (

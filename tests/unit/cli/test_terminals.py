@@ -13,7 +13,7 @@ from google.rpc import code_pb2  # type: ignore[import-untyped]
 
 from cotenant.cli import program_commands
 from cotenant.cli.main import run
-from cotenant.cli.session import output_width
+from cotenant.cli.session import output_width, tell
 from cotenant.cli.settings import Settings
 from cotenant.cli.up_command import export_lines, parse_cores
 from cotenant.client_errors import InputError
@@ -62,6 +62,34 @@ def test_a_terminal_that_does_not_know_its_width_has_eighty_columns(
         width = output_width()
         monkeypatch.undo()
     assert width == 80
+
+
+def test_on_a_terminal_no_word_of_a_message_is_cut_by_the_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    master, slave = os.openpty()
+    with open(master, "rb"), open(slave, "w", encoding="utf-8") as terminal:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stderr", terminal)
+        tell("error: the job asks for more than any device has\n  remedy: ask for less, or name others\nend")
+        monkeypatch.undo()
+        terminal.flush()
+        shown = os.read(master, 4096).decode()
+    assert shown.splitlines() == [
+        "error: the job asks for",
+        "    more than any device has",
+        "  remedy: ask for less, or",
+        "      name others",
+        "end",
+    ]
+
+
+def test_in_a_file_a_message_stays_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    tell("error: the job asks for more than any device has")
+    assert capsys.readouterr().err == "error: the job asks for more than any device has\n"
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -140,6 +140,13 @@ def test_the_shell_is_offered_ids_and_names(
     assert capfd.readouterr().out == "plain,lstm-waiting\n"
 
 
+@pytest.mark.parametrize("group", ["certs", "config", "convergence", "engine", "nodes", "policies"])
+def test_the_sentence_about_a_command_is_not_cut(group: str, cotenant: CommandLine) -> None:
+    listed = cotenant(group, "--help").out.partition("Commands:")[2].partition("Example")[0]
+    assert listed.strip()
+    assert [line for line in listed.splitlines() if line.endswith("...")] == []
+
+
 def test_help_lists_every_verb_and_the_exit_codes(cotenant: CommandLine) -> None:
     out = cotenant("--help").out
     assert all(f"\n  {verb} " in out for verb in ("up", "demo", "submit", "ps", "explain", "predict", "doctor"))

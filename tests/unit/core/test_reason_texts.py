@@ -96,3 +96,29 @@ def test_who_waits_for_the_limit_of_another_job_is_not_told_to_raise_an_own_one(
 @for_each("code", ["OUT_OF_DOMAIN", "RANGE_NOT_CALIBRATED", "PAIR_UNKNOWN", "REMAINING_TIME_UNKNOWN"])
 def test_a_job_that_may_not_share_yet_is_told_that_it_starts_alone(code: str) -> None:
     assert "starts alone when" in describe_reason(Reason(code=code, job_ids=("job-1",)))
+
+
+def test_one_gpu_is_said_of_one_and_gpus_are_said_of_several() -> None:
+    def missing(needed: float) -> str:
+        return describe_reason(Reason(code="NO_FREE_GPU", numbers={"gpus_needed": needed, "gpus_free": 0}))
+
+    assert missing(1).startswith("1 GPU is needed at once and 0 can")
+    assert missing(2).startswith("2 GPUs are needed at once and 0 can")
+
+
+@for_each("code", sorted(REASON_TEXTS))
+def test_no_sentence_leaves_the_choice_of_number_to_its_reader(code: str) -> None:
+    for count in (1.0, 2.0):
+        numbers = dict.fromkeys(required_of(code) - {"jobs", "gpus"}, count)
+        assert "(s)" not in describe_reason(Reason(code=code, numbers=numbers))
+    assert "(s)" not in describe_reason(Reason(code=code))
+
+
+def test_a_remedy_names_the_job_itself() -> None:
+    assert describe_remedy(Reason(code="HELD"), job("job-7")) == "`cotenant release job-7`."
+
+
+@for_each("code", sorted(code for code in REASON_TEXTS if code.startswith("STARTS_ALONE")))
+def test_the_reason_of_a_start_stays_true_when_another_job_joins(code: str) -> None:
+    numbers = {"gpus_count": 1.0, "accumulation_steps": 2.0, "micro_batch_size": 8.0}
+    assert describe_reason(Reason(code=code, numbers=numbers)).startswith("The job starts with 1 GPU to itself")

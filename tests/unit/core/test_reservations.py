@@ -91,7 +91,7 @@ def test_both_read_why_with_numbers() -> None:
     assert 0 < own.numbers["wait_ms"] <= 600_000
     assert sorted(own.gpu_ids) == [f"n0.{index}" for index in range(4)]
     assert (other.code, other.job_ids, other.gpu_ids) == ("KEPT_FOR_OTHER", ("wide",), ("n0.0",))
-    assert "1 are free now and kept back" in describe_reason(own)
+    assert "the free ones (1 now) are kept back" in describe_reason(own)
     assert "kept back for wide, which comes first and needs 4 at once" in describe_reason(other)
 
 

@@ -213,7 +213,7 @@ def test_a_running_job_gets_more_servers_once_per_interval_as_far_as_its_host_ha
     assert decided(1_000) == []
     [grown] = decided(1_200_000)
     assert (grown.servers, grown.reason.code) == (2, "RESHAPED_BY_GAIN")
-    assert "2 parameter server(s) instead of 2 and 1" in describe_reason(grown.reason)
+    assert "2 parameter servers instead of 2 and 1" in describe_reason(grown.reason)
 
 
 def test_a_job_of_a_snapshot_is_told_its_number_of_servers_and_none_is_ordered() -> None:

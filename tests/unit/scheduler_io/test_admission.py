@@ -91,7 +91,7 @@ def test_without_a_connected_node_everything_is_accepted() -> None:
     [
         ({"command": ["bash"]}, "'bash'"),
         ({"environment": {"OMP_NUM_THREADS": "1"}}, "OMP_NUM_THREADS"),
-        ({"gpus": 2, "settings": {"global_batch_size": 8}}, "has 1 GPU(s) of one kind, not 2"),
+        ({"gpus": 2, "settings": {"global_batch_size": 8}}, "has 1 GPU of one kind, not 2"),
     ],
 )
 def test_what_no_connected_node_runs_is_refused_and_each_node_says_what_it_lacks(
@@ -109,7 +109,7 @@ def test_a_job_that_its_tenant_may_never_start_is_refused() -> None:
     wide = {"gpus": 3, "settings": {"global_batch_size": 8}}
     error = refusal(door, tenant="a", **wide)
     assert isinstance(error, QuotaTooSmallError)
-    assert error.message == "jobs of tenant 'a' may hold 2 GPU(s) at once, and this one asks for 3"
+    assert error.message == "jobs of tenant 'a' may hold 2 GPUs at once; this one asks for 3"
     assert "fewer --gpus" in error.metadata["remedy"]
     assert "fewer" not in refusal(door, tenant="b").metadata["remedy"]
     assert door.review(job_spec(tenant="c", **wide)) == [[]]
@@ -123,7 +123,7 @@ def test_a_gang_for_more_gpus_than_nodes_that_share_checkpoints_have_together_is
     facts = {"enforcements": ("rank_processes",), "rendezvous_address": "10.0.0.1"}
     for name, storage_id in (("n0", "a"), ("n1", "b")):
         door.play.tell(events.NodeJoined, node=node(name, [gpu(f"{name}.0")], storage_id=storage_id, **facts))
-    assert "have 1 GPU(s) of one kind together, not 2" in refusal(door, **gang).message
+    assert "have 1 GPU of one kind together, not 2" in refusal(door, **gang).message
     door.play.tell(events.NodeJoined, node=node("n1", [gpu("n1.0")], storage_id="a", **facts))
     assert door.review(job_spec(**gang)) == [[]]
 

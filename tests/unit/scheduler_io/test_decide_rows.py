@@ -262,7 +262,7 @@ def test_a_bad_row_holds_its_job_and_starts_the_others(
     reason = next(one.reason for one in answer.decisions if one.job_id == "bad")
     assert reason.numbers == {"violations_count": 1}
     assert "INVALID_ROW" in REASON_TEXTS
-    assert "1 value(s)" in reason.message
+    assert "1 value that" in reason.message
 
 
 def test_a_bad_gpu_or_node_takes_no_job() -> None:

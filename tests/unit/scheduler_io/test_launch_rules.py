@@ -112,7 +112,7 @@ def test_a_node_of_its_owner_runs_everything_and_still_needs_the_gpus_of_one_kin
     owners = rules_of(any_command=True)
     assert findings(owners, command=["./x"], environment={"FOO": "1"}, gpus=2) == []
     [finding] = findings(owners, command=["./x"], gpus=3)
-    assert finding == "has 2 GPU(s) of one kind, not 3"
+    assert finding == "has 2 GPUs of one kind, not 3"
     assert findings(owners, command=["./x"], gpus=8, allowed_gpus=[2, 8]) == []
 
 

@@ -207,7 +207,7 @@ def test_a_job_that_starts_in_no_run_says_what_holds_it_with_the_changes() -> No
     cluster.play.submit("c", terms=QueueTerms(is_held=True))
     found = cluster.expect(job_id="b", gpus=9)
     assert (found["b"]["wait_ms"], found["c"]["wait_ms"]) == (-1, -1)
-    assert found["b"]["held_by"].startswith("9 GPU(s) of one kind are needed, but the cluster has 1 usable")
+    assert found["b"]["held_by"].startswith("9 GPUs of one kind are needed, but the cluster has 1 usable")
     assert "cotenant release" in found["c"]["held_by"]
     assert cluster.expect()["b"]["held_by"] == ""
 

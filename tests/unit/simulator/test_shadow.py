@@ -175,6 +175,7 @@ def test_waits_of_days_are_told_in_days(tmp_path: Path) -> None:
     found = json.loads(report(crowd(tmp_path), "--cluster", "1x8", "--seeds", "2").stdout)
     found["mean_wait_s"]["shared"] = {"mean": 541_490.0, "lower": 59.0, "upper": 7_260.0}
     for text in (as_text(found), as_page(found)):
+        assert "also the order in which sjf_bsbf starts them" in text
         assert "6d6h (59.0 s to 2h1m)" in text
         assert "541,490" not in text
 
