@@ -62,6 +62,29 @@ def test_a_wide_network_takes_narrow_inputs_as_under_autocast(tmp_path: Path) ->
     assert macs(nn.Linear(6, 5), torch.ones(2, 6, dtype=torch.float16), tmp_path) == 2 * 6 * 5
 
 
+class LearnedBias(nn.Module):
+    """Attention with a mask that learns, as T5's distances: which kernel takes it changes while it is converted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
+        self.distances = nn.Embedding(12, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        size, length = x.shape[:2]
+        heads = self.inner(x).view(size, length, 2, -1).transpose(1, 2)
+        places = torch.arange(length)
+        bias = self.distances((places[:, None] - places[None]).abs()).permute(2, 0, 1)[None]
+        mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=bias)
+        answer: Tensor = self.outer(mixed.transpose(1, 2).contiguous().reshape(size, length, -1).contiguous())
+        return answer
+
+
+def test_attention_with_a_bias_that_learns_is_converted(tmp_path: Path) -> None:
+    found = macs(LearnedBias(), torch.ones(2, 12, _WIDTH), tmp_path)
+    assert found == 2 * 12 * (2 * _WIDTH * _WIDTH + 2 * 12 * _WIDTH)
+
+
 class Squared(torch.autograd.Function):
     """A function with a gradient of its own, as scripts write activations and straight-through estimators."""
 
