@@ -142,6 +142,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "cuda_named": recorder.requested.cuda_named,
         "cuda_asked": recorder.requested.cuda_asked,
         "recomputes": recorder.recomputes,
+        "is_sharded": recorder.requested.is_sharded,
         "differentiates_twice": recorder.differentiates_twice,
         "step_s": window.step_s,
         "wait_s": window.wait_s,
