@@ -14,7 +14,8 @@ from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
+from cotenant.capture.in_script.step_export import EXPORT_FILE, _export, export_network
+from cotenant.capture.in_script.step_window import Call
 from cotenant.capture.reasons import COMPLEX_NUMBERS
 from predictor_service.features.graphs.graph_description import describe_graph
 from tests.support.cases import sampled
@@ -127,6 +128,40 @@ def test_a_network_that_was_exported_answers_as_before(tmp_path: Path) -> None:
     vars(network)["forward"] = lambda rows: 2 * rows  # as libraries do
     export_network(torch, network, (sample,), {}, tmp_path)
     assert torch.equal(network(sample), 2 * sample)
+
+
+class Translator(nn.Module):
+    """As T5: what it reads its labels for is more than a loss; further arguments it leaves to others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(_WORDS, _WIDTH), nn.Linear(_WIDTH, _WORDS)
+
+    def forward(self, words: Tensor, labels: Tensor | None = None, **others: Tensor) -> Tensor:
+        if labels is None:
+            raise ValueError("nothing to translate to")
+        answer: Tensor = self.head(self.words(words) + self.words(labels))
+        return answer
+
+
+class Adapted(nn.Module):
+    """As networks around others are written that take whatever these take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Translator()
+
+    def forward(self, *args: Tensor, **others: Tensor) -> Tensor:
+        answer: Tensor = self.inner(*args, **others)
+        return answer
+
+
+@pytest.mark.parametrize("network", [Translator(), Adapted()], ids=["some", "all"])
+def test_arguments_of_any_name_are_exported_for_any_batch(network: nn.Module) -> None:
+    words = torch.ones(4, 12, dtype=torch.long)
+    named = {"words": words, "labels": words + 1, "num_items_in_batch": torch.tensor(48)}
+    call = Call(torch, network, ((), named), group=0, inside_step=0)
+    assert not _export(torch, [call], 4, 0)[1]
 
 
 class Speller(nn.Module):
