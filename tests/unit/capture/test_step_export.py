@@ -14,7 +14,7 @@ from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from cotenant.capture.in_script.step_export import EXPORT_FILE, _export, export_network
+from cotenant.capture.in_script.step_export import EXPORT_FILE, _batch_sizes, _export, export_network
 from cotenant.capture.in_script.step_window import Call
 from cotenant.capture.reasons import COMPLEX_NUMBERS
 from predictor_service.features.graphs.graph_description import describe_graph
@@ -162,6 +162,28 @@ def test_arguments_of_any_name_are_exported_for_any_batch(network: nn.Module) ->
     named = {"words": words, "labels": words + 1, "num_items_in_batch": torch.tensor(48)}
     call = Call(torch, network, ((), named), group=0, inside_step=0)
     assert not _export(torch, [call], 4, 0)[1]
+
+
+class Detector(nn.Module):
+    """As those of torchvision: images and their targets come in lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.classes = nn.Conv2d(3, _WIDTH, 4, stride=4), nn.Linear(_WIDTH, 5)
+
+    def forward(self, images: list[Tensor], targets: list[dict[str, Tensor]]) -> Tensor:
+        found = self.classes(self.body(torch.stack(images)).flatten(2).transpose(1, 2))
+        labels = torch.stack([target["labels"] for target in targets])
+        return nn.functional.cross_entropy(found.flatten(0, 1), labels.flatten())
+
+
+def test_images_in_a_list_are_as_many_samples_and_the_places_in_them_are_none(tmp_path: Path) -> None:
+    images = [torch.rand(3, 32, 32) for _ in range(4)]
+    targets = [{"labels": torch.ones(64, dtype=torch.long)} for _ in images]
+    call = Call(torch, Detector(), ((images, targets), {}), group=0, inside_step=0)
+    size, dimension = _batch_sizes(torch, [call], []) or (0, 0)
+    assert size == 4
+    assert _export(torch, [call], size, dimension)[1], "no tensor has the batch, so that it holds for this one only"
 
 
 class Speller(nn.Module):
