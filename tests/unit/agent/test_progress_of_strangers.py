@@ -194,7 +194,9 @@ def steps_of(tmp_path: Path, text: str, steps_total: int) -> int:
 @pytest.mark.parametrize("batches", [15, 40])
 def test_evaluations_below_the_bar_of_all_steps_are_no_steps(tmp_path: Path, batches: int, steps_total: int) -> None:
     evaluation = "".join(bar(number, batches, is_below=True) for number in range(batches + 1))
-    steps = [bar(step, 40) + (evaluation if step % 10 == 0 < step else "") for step in range(41)]
+    save = "Writing model shards: "
+    saving = f"\n\r{save}  0%|    | 0/1 [00:00<?, ?it/s]\r{save}100%|####| 1/1 [00:00<00:00, 9.01it/s]"
+    steps = [bar(step, 40) + (saving + evaluation if step % 10 == 0 < step else "") for step in range(41)]
     assert steps_of(tmp_path, "".join(steps), steps_total) == 40
 
 

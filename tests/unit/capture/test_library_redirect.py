@@ -110,8 +110,8 @@ def test_weights_that_would_lie_in_parts_stay_whole(settings: dict[str, Any], ha
     requested, network = Requested(), Network()
     redirect_library(module, requested)
     assert module.fully_shard(network, **settings) is network
-    network.set_requires_gradient_sync(False)  # type: ignore[attr-defined]
-    assert network.unshard() is None  # type: ignore[attr-defined]
+    network.set_requires_gradient_sync(False)
+    assert network.unshard() is None
     assert (requested.is_sharded, requested.half) == (True, half)
 
 

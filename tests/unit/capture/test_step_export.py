@@ -130,7 +130,7 @@ def test_a_network_that_was_exported_answers_as_before(tmp_path: Path) -> None:
     assert torch.equal(network(sample), 2 * sample)
 
 
-class Translator(nn.Module):
+class Rephraser(nn.Module):
     """As T5: what it reads its labels for is more than a loss; further arguments it leaves to others."""
 
     def __init__(self) -> None:
@@ -149,14 +149,14 @@ class Adapted(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = Translator()
+        self.inner = Rephraser()
 
     def forward(self, *args: Tensor, **others: Tensor) -> Tensor:
         answer: Tensor = self.inner(*args, **others)
         return answer
 
 
-@pytest.mark.parametrize("network", [Translator(), Adapted()], ids=["some", "all"])
+@pytest.mark.parametrize("network", [Rephraser(), Adapted()], ids=["some", "all"])
 def test_arguments_of_any_name_are_exported_for_any_batch(network: nn.Module) -> None:
     words = torch.ones(4, 12, dtype=torch.long)
     named = {"words": words, "labels": words + 1, "num_items_in_batch": torch.tensor(48)}
