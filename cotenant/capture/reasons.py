@@ -85,7 +85,10 @@ def why_not(plan: ScriptPlan, outcome: ScriptOutcome) -> NotCapturedError:
     if not outcome.has_started:
         return NotCapturedError("no Python took part, or one that ignores PYTHONPATH (-I, -E)", remedy=BY_HAND)
     if not outcome.has_torch:
-        return NotCapturedError("the script ended without importing torch; other frameworks are not captured")
+        return NotCapturedError(
+            "the script ended without importing torch; other frameworks, and processes that are started without the "
+            "variables of this one, are not captured"
+        )
     if not outcome.has_stepped:
         return NotCapturedError("the script ended, and no optimizer of torch.optim has made a step", log=outcome.log)
     return NotCapturedError("the script ended before its second optimizer step", log=outcome.log)

@@ -74,7 +74,10 @@ def outcome(**facts: Any) -> ScriptOutcome:
     ("facts", "told"),
     [
         ({}, "ended before its second optimizer step"),
-        ({"has_torch": False}, "without importing torch"),
+        (
+            {"has_torch": False},
+            "without importing torch; other frameworks, and processes that are started without the var",
+        ),
         ({"has_stepped": False}, "no optimizer of torch.optim has made a step"),
         ({"result": {"reason": "transformed"}}, "inside torch.func"),
         ({"has_started": False, "has_torch": False}, "ignores PYTHONPATH"),
