@@ -254,6 +254,10 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
             "activations are computed again in the backward pass (activation checkpointing)",
         ),
         (
+            result["is_sharded"],
+            "weights that lie in parts on several GPUs are predicted as whole on each: they need less memory there",
+        ),
+        (
             result["differentiates_twice"],
             "gradients are differentiated themselves (create_graph): what this keeps and computes is not counted, so "
             "that a step takes longer and needs more memory than predicted",

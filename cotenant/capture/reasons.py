@@ -24,6 +24,7 @@ _SIGXCPU: Final = 24
 _TOLD_CHARACTERS: Final = 200
 _NO_MEMORY: Final = ("can't allocate memory", "MemoryError", "Cannot allocate memory", "bad_alloc")
 _OF_NOTEBOOK: Final = ("name 'get_ipython' is not defined",)
+_NO_INPUT: Final = "EOFError: EOF when reading a line"
 _NO_SPACE: Final = "No space left on device"
 _NO_NETWORK: Final = (
     "Temporary failure in name resolution", "Name or service not known", "Network is unreachable", "ConnectionError",
@@ -33,6 +34,14 @@ _DEPENDS_ON_VALUES: Final = re.compile(
     r"data-dependent expression.*Caused by: \((?:.*/)?([^/\n]{1,100}):([0-9]{1,9}) in (\w{1,100})\)", re.DOTALL
 )
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_IN_THE_SCRIPT: Final = re.compile(
+    r'The following call raised this error:\s+File "(?:[^"]*/)?([^"/]+)", line ([0-9]{1,9}), in (\w{1,100})'
+)
+_RAISED: Final = re.compile(
+    r"(?:\[rank[0-9]{1,6}\]:? {0,3})?([A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit)(?:: .*)?)"
+)
+_OF_LAUNCHERS: Final = ("torch.distributed.elastic.", "subprocess.CalledProcessError")
+_LOG_SHOWN_CHARACTERS: Final = 4_000
 _OTHER_PYTHON: Final = "activate the environment in which the script runs, or write its Python in full"
 
 
@@ -45,7 +54,15 @@ class NotCapturedError(CotenantError):
 
     def __init__(self, message: str, *, remedy: str = BY_HAND, log: str = "") -> None:
         super().__init__(f"not captured: {message}", remedy=remedy)
-        self.log = log
+        self.log = _end_of(log)
+
+
+def _end_of(log: str) -> str:
+    """As much of the end as is worth showing, from the beginning of a line where there is one."""
+    if len(log) <= _LOG_SHOWN_CHARACTERS:
+        return log
+    end = log[-_LOG_SHOWN_CHARACTERS:]
+    return end.partition("\n")[2] or end
 
 
 class OverlayRefusedError(CotenantError):
@@ -68,7 +85,10 @@ def why_not(plan: ScriptPlan, outcome: ScriptOutcome) -> NotCapturedError:
     if not outcome.has_started:
         return NotCapturedError("no Python took part, or one that ignores PYTHONPATH (-I, -E)", remedy=BY_HAND)
     if not outcome.has_torch:
-        return NotCapturedError("the script ended without importing torch; other frameworks are not captured")
+        return NotCapturedError(
+            "the script ended without importing torch; other frameworks, and processes that are started without the "
+            "variables of this one, are not captured"
+        )
     if not outcome.has_stepped:
         return NotCapturedError("the script ended, and no optimizer of torch.optim has made a step", log=outcome.log)
     return NotCapturedError("the script ended before its second optimizer step", log=outcome.log)
@@ -86,15 +106,26 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
         ),
         (_NO_NETWORK, "it wants the network, which a capture has not", "let it find its data on this machine first"),
     ):
-        if any(sign in outcome.log for sign in signs):
+        if any(sign in _end_of(outcome.log) for sign in signs):
             return NotCapturedError(f"the script {how}: {cause}", remedy=f"{remedy}; else {BY_HAND}", log=outcome.log)
-    last = next(reversed([line.strip() for line in outcome.log.splitlines() if line.strip()]), "")
+    last = _last_words(outcome.log)
     if missing := _NO_MODULE.match(last):
         cause = f"{harmless(plan.command[0])} has no module named {missing[1]}"
         return NotCapturedError(f"the script {how}: {cause}", remedy=_OTHER_PYTHON, log=outcome.log)
+    if last == _NO_INPUT:
+        cause = "it asks for input, and a job has none"
+        return NotCapturedError(f"the script {how}: {cause}", remedy="give it as arguments or in a file")
     remedy = "make it run on the CPU for two steps, or submit it without a graph: then it is measured"
     told = f": {harmless(last)[:_TOLD_CHARACTERS]}" if last else ""
     return NotCapturedError(f"the script {how} before its second optimizer step{told}", remedy=remedy, log=outcome.log)
+
+
+def _last_words(log: str) -> str:
+    """The exception that ended the script, else its last line: bars and launchers print something behind it."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    raised = [found[1] for line in lines if (found := _RAISED.fullmatch(line)) is not None]
+    own = [each for each in raised if not each.startswith(_OF_LAUNCHERS)]
+    return (own or lines or [""])[-1]
 
 
 def name_networks(classes: Sequence[str]) -> str:
@@ -119,7 +150,7 @@ def _refused(result: Mapping[str, Any]) -> NotCapturedError:
         )
     place = _DEPENDS_ON_VALUES.search(detail)
     if place is not None:
-        file, line, function = place.groups()
+        file, line, function = (_IN_THE_SCRIPT.search(detail) or place).groups()
         cause = f"since what it does depends on the values that it is given ({file}, line {line}, in {function})"
         return NotCapturedError(harmless(f"{refused}, {cause}"))
     cause = f": {detail.splitlines()[0][:300]}" if detail else ""

@@ -32,7 +32,7 @@ EXPORT_CPU_S: Final = 120
 WALL_S: Final = 900
 NOT_ALLOWED_STATUS: Final = 97
 NO_PROGRAM_STATUS: Final = 96
-LOG_SHOWN_BYTES: Final = 4_000
+LOG_READ_BYTES: Final = 32_000
 LOG_LIMIT_BYTES: Final = 64 << 20
 # Trackers would ask for a login or write into the home folder; compilation costs more than the two steps.
 _QUIET: Final[Mapping[str, str]] = {
@@ -204,14 +204,14 @@ def _end(process: subprocess.Popen[bytes], staying: frozenset[int]) -> None:
 def _outcome(folder: Path, status: int | None) -> ScriptOutcome:
     result_file, reason_file = folder / "result.json", folder / "not-isolated"
     with (folder / "log").open("rb") as log:
-        log.seek(max(0, (folder / "log").stat().st_size - LOG_SHOWN_BYTES))
-        shown = log.read().decode(errors="replace")
+        log.seek(max(0, (folder / "log").stat().st_size - LOG_READ_BYTES))
+        end = log.read().decode(errors="replace")
     return ScriptOutcome(
         result=json.loads(result_file.read_text(encoding="utf-8")) if result_file.exists() else {},
         status=status,
         has_started=(folder / "started").exists(),
         has_torch=(folder / "torch").exists(),
         has_stepped=(folder / "stepped").exists(),
-        log=shown,
+        log=end,
         not_isolated=reason_file.read_text(encoding="utf-8") if reason_file.exists() else "",
     )

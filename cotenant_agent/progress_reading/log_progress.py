@@ -44,6 +44,7 @@ from cotenant_agent.progress_reading.step_counting import (
     PrintedStep,
     StepCounter,
     label_of,
+    nested,
 )
 from cotenant_agent.storage.durable_files import read_integer
 from cotenant_agent.system_clock import wall_ms
@@ -273,7 +274,7 @@ class LogProgress:
             item = _read_match(match, group, before, self._batch_size)
             end = match.end()
             if item is not None and self._recognises:
-                item = item._replace(loss=printed_loss(before, window[end:]))
+                item = _Found(nested(item.printed, window[end:]), printed_loss(before, window[end:]))
             if item is not None and not (self._recognises and is_other_work(item.printed.label)):
                 shown.append(item)
         found.extend(_surest(shown, self._steps_total) if self._recognises else shown)

@@ -132,7 +132,7 @@ _SURENESS = (
 )
 
 # What was saved at a step has come that far; files that are saved one by one have not.
-_SAVING = re.compile(r"(?i)\bsav")
+_SAVING = re.compile(r"(?i)\b(?:sav|writing\b)")
 _AT_STEP = re.compile(rf"(?i)\b(?:{_WORDS})$")
 _FULL_BAR = re.compile(r"(?m)^(.{0,200}?)(?:━{3,}|\|█{3,}\|) {1,3}([0-9]{1,12})/([0-9]{1,12})(?![0-9./])")
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 from cotenant_agent.records import STEPS_LIMIT
 
 _VALUES_OF_A_PASS = 3
 """So many growing numbers show that a bar has really begun again, and that no late line of another process was read."""
 _BARS_MAX = 16
-_FIELDS_ONCE = 7
-"""Of a bar in what earlier agents have left: without `distance` and `passes`."""
+_FIELDS_ONCE = (7, 9)
+"""Of a bar in what earlier agents have left: without `distance` and `passes`, or without `newest` and `starts`."""
 _LABEL_LIMIT = 64
 _LOOP_VALUES_MIN = 8
 LOOP_MARK = "\r"
@@ -32,6 +32,9 @@ Epochs, files and devices are printed one by one; samples grow by a multiple of 
 """
 OF_EPOCH_MARK = SPARSE_MARK * 2
 """The same of a number behind that of an epoch, which it can be none of itself."""
+NESTED_MARK = "\f"
+"""Before the label of a bar below another one: of batches below epochs, or of an evaluation below steps."""
+_CURSOR_UP = "\x1b[A"
 _SPARSE_VALUES_MIN = 3
 _SPARSE_DISTANCE_MIN = 5
 _BATCH_DIVISOR = 16
@@ -72,6 +75,8 @@ class _Bar:
         next_values: How many growing numbers that has shown.
         distance: Between the newest two numbers of the present pass.
         passes: How many passes there were, the present one included.
+        newest: What was printed last; -1 = nothing yet.
+        starts: How often it began, by its printed numbers alone.
     """
 
     base: int = 0
@@ -83,6 +88,8 @@ class _Bar:
     next_values: int = 0
     distance: int = 0
     passes: int = 1
+    newest: int = -1
+    starts: int = 1
 
     @property
     def steps(self) -> int:
@@ -101,6 +108,8 @@ class _Bar:
         return is_from_beginning and abs(self.first + (self.values - 1) * distance - self.peak) <= 1
 
     def take(self, printed: PrintedStep) -> None:
+        self.starts += printed.step < self.newest
+        self.newest = printed.step
         if self.peak < 0:
             self.first, self.peak, self.values, self.epoch = printed.step, printed.step, 1, printed.epoch
         elif self.epoch >= 0:
@@ -221,7 +230,15 @@ class StepCounter:
             if label.startswith(OF_EPOCH_MARK):
                 return bar.is_even(1)
             return bar.steps > self.epochs and bar.is_even(_SPARSE_DISTANCE_MIN)
+        if label.startswith(NESTED_MARK) and self._is_evaluation(bar):
+            return False
         return bar.values >= self._values_min or bar.base > 0
+
+    def _is_evaluation(self, nested: _Bar) -> bool:
+        """Whether the bar above goes on by several each time that the one below begins: epochs go on by one."""
+        above = (bar for (label, total), bar in reversed(self._bars.items()) if total and label[:1] != NESTED_MARK)
+        bar = next(above, _Bar())
+        return bar.peak - bar.first > 2 * nested.starts
 
     def _furthest(self) -> tuple[int, _Bar]:
         """The bar that counts, behind its total."""
@@ -262,7 +279,7 @@ class StepCounter:
         counter.epochs = _integer(record.get("epochs", 0))
         for fields in bars if isinstance(bars, list) else []:
             label, total, *numbers = fields if isinstance(fields, list) and len(fields) > 1 else ("", None)
-            is_bar = len(numbers) in (_FIELDS_ONCE, len(astuple(_Bar())))
+            is_bar = len(numbers) in (*_FIELDS_ONCE, len(astuple(_Bar())))
             if not isinstance(label, str) or not is_bar or len(counter._bars) >= _BARS_MAX:
                 raise ValueError("no bar")
             counter._bars[label, _integer(total)] = _Bar(*map(_integer, numbers))
@@ -273,6 +290,11 @@ def label_of(text: str) -> str:
     """The words of a text, without its numbers: what stays the same while a bar moves."""
     words = [word for word in _WORD.findall(_TERMINAL_ORDER.sub("", text)) if word.lower() not in _NUMBER_WORDS]
     return " ".join(words)[-_LABEL_LIMIT:]
+
+
+def nested(printed: PrintedStep, behind: str) -> PrintedStep:
+    """Returns a number, as one of a bar below another one if the text behind it in its line goes back up."""
+    return replace(printed, label=NESTED_MARK + printed.label) if _CURSOR_UP in behind else printed
 
 
 def _integer(value: object) -> int:

@@ -57,6 +57,7 @@ def convert(export: Path) -> bytes:
     with warnings.catch_warnings(), TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
         exported = torch.export.load(export)
+        _copy_for_certain(exported)
         program = _exported_to_onnx(exported)
         if program is None:
             raise ProfilerError("torch.onnx.export returned nothing")
@@ -66,6 +67,18 @@ def convert(export: Path) -> bytes:
         path = Path(folder) / "graph.onnx"
         program.save(str(path), external_data=True)
         return read_graph(path)
+
+
+def _copy_for_certain(exported: torch.export.ExportedProgram) -> None:
+    """Makes a copy of what is to be contiguous, whether or not it was when it was exported.
+
+    Attention with a mask that learns, as T5's, is laid out otherwise by the kernel that the conversion takes: there a
+    copy that was left out is missed by what comes next.
+    """
+    for node in exported.graph.nodes:
+        if node.target is torch.ops.aten.contiguous.default:
+            node.target = torch.ops.aten.clone.default
+            node.kwargs = {"memory_format": torch.contiguous_format, **node.kwargs}
 
 
 def _exported_to_onnx(exported: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram | None:

@@ -115,6 +115,97 @@ LIBRARY_STRANGERS: Mapping[str, Stranger] = MappingProxyType(
             settings=(16, "adamw", "fp32", 2),
             steps=60,
         ),
+        # The evaluations have more batches than there are steps.
+        "hf_translator": Stranger(
+            source="""
+                import torch
+                from transformers import (
+                    Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config, T5ForConditionalGeneration)
+
+                class Pairs(torch.utils.data.Dataset):
+                    def __len__(self):
+                        return 80
+
+                    def __getitem__(self, index):
+                        ids = torch.arange(index, index + 20) % 198 + 2
+                        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids[:12].flip(0)}
+
+                if __name__ == "__main__":
+                    network = T5ForConditionalGeneration(T5Config(
+                        vocab_size=200, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2,
+                        decoder_start_token_id=0))
+                    arguments = Seq2SeqTrainingArguments(
+                        output_dir="out", per_device_train_batch_size=4, per_device_eval_batch_size=1,
+                        num_train_epochs=2, eval_strategy="epoch", report_to=[])
+                    Seq2SeqTrainer(
+                        model=network, args=arguments, train_dataset=Pairs(), eval_dataset=Pairs()).train()
+                """,
+            library="transformers",
+            settings=(4, "adamw", "fp32", 1),
+            has_one_network=False,
+            steps=40,
+        ),
+        "lightning_gan": Stranger(
+            source="""
+                import torch, lightning as L
+                from torch import nn
+                from torch.utils.data import DataLoader, TensorDataset
+
+                class Gan(L.LightningModule):
+                    def __init__(self):
+                        super().__init__()
+                        self.automatic_optimization = False
+                        self.maker = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 49))
+                        self.judge = nn.Sequential(nn.Linear(49, 64), nn.ReLU(), nn.Linear(64, 1))
+
+                    def training_step(self, batch, index):
+                        real, noise, loss_of = batch[0], torch.randn(len(batch[0]), 16), nn.BCEWithLogitsLoss()
+                        one, zero = torch.ones(len(real), 1), torch.zeros(len(real), 1)
+                        first, second = self.optimizers()
+                        self.toggle_optimizer(first)
+                        self.manual_backward(loss_of(self.judge(self.maker(noise)), one))
+                        first.step(); first.zero_grad(); self.untoggle_optimizer(first)
+                        self.toggle_optimizer(second)
+                        made = self.maker(noise).detach()
+                        self.manual_backward(loss_of(self.judge(real), one) + loss_of(self.judge(made), zero))
+                        second.step(); second.zero_grad(); self.untoggle_optimizer(second)
+
+                    def configure_optimizers(self):
+                        return [torch.optim.Adam(each.parameters(), lr=2e-4) for each in (self.maker, self.judge)]
+
+                if __name__ == "__main__":
+                    data = DataLoader(TensorDataset(torch.rand(480, 49)), batch_size=12)
+                    L.Trainer(max_epochs=2, devices=1).fit(Gan(), data)
+                """,
+            library="lightning",
+            settings=(12, "adam", "fp32", 1),
+            has_one_network=False,
+            steps=80,
+        ),
+        "fabric": Stranger(
+            source="""
+                import torch, lightning as L
+                from torch import nn
+                from torch.utils.data import DataLoader, TensorDataset
+
+                def make():
+                    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)), (torch.randn(4, 16),), {}
+
+                if __name__ == "__main__":
+                    fabric = L.Fabric(accelerator="auto", devices=1, precision="bf16-mixed")
+                    fabric.launch()
+                    net = make()[0]
+                    net, optimizer = fabric.setup(net, torch.optim.AdamW(net.parameters()))
+                    data = TensorDataset(torch.randn(400, 16), torch.randint(0, 4, (400,)))
+                    for step, (x, y) in enumerate(fabric.setup_dataloaders(DataLoader(data, batch_size=10)), 1):
+                        fabric.backward(nn.functional.cross_entropy(net(x), y))
+                        optimizer.step(); optimizer.zero_grad()
+                        fabric.print(f"step {step} loss 0.1")
+                """,
+            library="lightning",
+            settings=(10, "adamw", "bf16", 1),
+            steps=40,
+        ),
         "accelerated_loop": Stranger(
             source=conv(
                 """

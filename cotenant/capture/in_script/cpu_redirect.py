@@ -21,6 +21,7 @@ class Requested:
         stated: "fp16" where a library was asked for it and makes something else of it on a CPU, else empty.
         half: "fp16" or "bf16" once the script was inside an autocast region for a GPU, else empty.
         scaler: Whether it made a gradient scaler that it wanted enabled.
+        is_sharded: Whether it wanted weights in parts on several GPUs.
         cuda_named: Whether it named a CUDA device by itself.
         cuda_asked: Whether it asked if there is one, so that what follows may differ on a GPU.
         mode: The redirection, to be left before anything is exported.
@@ -30,6 +31,7 @@ class Requested:
         self.stated = ""
         self.half = ""
         self.scaler = False
+        self.is_sharded = False
         self.cuda_named = False
         self.cuda_asked = False
         self.mode: Any = None

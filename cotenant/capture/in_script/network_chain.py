@@ -3,7 +3,9 @@
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
+import copy
 import functools
+import inspect
 from typing import Any
 
 from .step_window import Call, outputs_of, tensor_key, tensors_of
@@ -29,11 +31,19 @@ def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dime
         return torch.cat([leaf, leaf], dimension) if is_batch and size == 1 else leaf
 
     if len(calls) == 1:
-        kwargs = {name: value for name, value in calls[0].kwargs.items() if name not in left_out}
-        args, kwargs = torch.utils._pytree.tree_map(enlarge, (tuple(calls[0].args), kwargs))
-        return _with_plain_output(torch, calls[0].module), args, kwargs
+        calls = [copy.copy(calls[0])]
+        calls[0].kwargs = {name: value for name, value in calls[0].kwargs.items() if name not in left_out}
+        if not _takes_any_name(calls[0]):
+            args, kwargs = torch.utils._pytree.tree_map(enlarge, (tuple(calls[0].args), calls[0].kwargs))
+            return _with_plain_output(torch, calls[0].module), args, kwargs
     wiring = _Wiring(torch, calls)
     return _network(torch, calls, wiring, size), tuple(enlarge(each) for each in wiring.inputs), {}
+
+
+def _takes_any_name(call: Call) -> bool:
+    """Whether some of its arguments have names that the network does not state: torch exports none for any batch."""
+    stated = inspect.signature(call.module.forward).parameters
+    return any(name not in stated or stated[name].kind is inspect.Parameter.VAR_KEYWORD for name in call.kwargs)
 
 
 def _with_plain_output(torch: Any, network: Any) -> Any:

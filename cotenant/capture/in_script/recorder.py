@@ -35,6 +35,7 @@ class Recorder:
     Attributes:
         requested: What the script asked of a GPU.
         answering: Networks that were called without learning after the first step.
+        learned: Weights that an optimizer has moved, whether or not they are laid off at present.
         is_writing: Whether the export has begun.
         recomputes: Whether networks were called again in a backward pass, as activation checkpointing does.
         differentiates_twice: Whether gradients were asked for that can be differentiated again.
@@ -51,6 +52,7 @@ class Recorder:
         self.steps: list[Step] = []
         self.backward_passes = 0
         self.answering: dict[int, Any] = {}
+        self.learned: dict[int, Any] = {}
         self.loader_wait_s = 0.0
         self.loader_batch_sizes: list[int] = []
         self.optimizers: Any = weakref.WeakSet()
@@ -134,7 +136,8 @@ class Recorder:
         if self._backward_depth and (not parameters or id(module) in self._parts_called):
             self.recomputes = True
             return None
-        if not self.torch.is_grad_enabled() or not any(each.requires_grad for each in parameters):
+        learns = any(each.requires_grad or id(each) in self.learned for each in parameters)
+        if not self.torch.is_grad_enabled() or not learns:
             is_link = type(module).__module__.startswith("torch.nn.modules.") and not parameters
             if parameters and self.steps:
                 self.answering[id(module)] = unwrapped(module)
@@ -197,6 +200,8 @@ class Recorder:
         if self.is_writing:
             return
         (self.folder / STEPPED_FILE).touch()
+        moved = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+        self.learned.update((id(each), each) for each in moved)
         self.steps.append(Step(optimizer, len(self.calls), time.perf_counter(), self.loader_wait_s))
         counts = {
             id(each): sum(step.optimizer is each for step in self.steps)
@@ -212,6 +217,8 @@ class Recorder:
         if not _is_first_rank(self.torch):
             write_nothing()
         self.uninstall()
+        for each in self.learned.values():
+            each.requires_grad_(True)  # in the turn of another optimizer they may be laid off
         try:
             window = find_window(self.calls, self.steps, list(self.optimizers), is_whole=is_whole)
             result = export_step(self, window)

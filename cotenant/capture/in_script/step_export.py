@@ -12,7 +12,7 @@ from .held_memory import outside_bytes
 from .network_chain import chain_of
 from .padded_sequences import PaddedSequences
 from .repeated_calls import as_one_batch
-from .step_window import Call, Window, tensors_of
+from .step_window import IN_A_LIST, Call, Window, images_in_list, tensors_of
 
 EXPORT_FILE = "export.pt2"
 COVERED_RATIO_MIN = 0.95
@@ -144,6 +144,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "cuda_named": recorder.requested.cuda_named,
         "cuda_asked": recorder.requested.cuda_asked,
         "recomputes": recorder.recomputes,
+        "is_sharded": recorder.requested.is_sharded,
         "differentiates_twice": recorder.differentiates_twice,
         "step_s": window.step_s,
         "wait_s": window.wait_s,
@@ -213,12 +214,14 @@ def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:
 
 
 def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tuple[int, int] | None:
-    """The number of samples and the dimension in which they lie: what a loader says where a tensor has it."""
+    """The number of samples and the dimension in which they lie, or `IN_A_LIST`: a loader's where a tensor has it."""
     tensors = [each for each in tensors_of(torch, [(call.args, call.kwargs) for call in calls]) if each.dim()]
     states = {id(each): each for call in calls for each in _recurrent_states(torch, call.module, tensors)}
     shapes = [tuple(each.shape) for each in tensors if id(each) not in states]
     if not shapes:
         return None
+    if images := max(images_in_list(torch, call) for call in calls):
+        return images, IN_A_LIST
     # States of a recurrent network, as scripts hand them from one piece of a text to the next, hold it for certain.
     certain = [int(each.shape[1]) for each in states.values()]
     certain += [len(each) for call in calls for each in _bag_offsets(torch, call)]
@@ -338,7 +341,7 @@ def _export_somehow(
 ) -> tuple[Any, bool, list[str], list[Call]]:
     """Tries the network without its loss, by arguments or by calls, then with it, then for this batch only."""
     first_error: Exception | None = None
-    for is_fixed in (False, True):
+    for is_fixed in (True,) if dimension == IN_A_LIST else (False, True):
         for links, left_out in _without_loss(calls):
             try:
                 module, args, kwargs = chain_of(torch, links, left_out, size, dimension)

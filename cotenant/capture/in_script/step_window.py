@@ -5,15 +5,20 @@ from __future__ import annotations
 
 from typing import Any
 
+IN_A_LIST = -1
+"""Where samples lie that no dimension of a tensor has."""
 RECORDS_DEEP = 3
 """So far records within records are looked into: one may refer to itself."""
 
 
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "_FabricModule")
+
+
 def unwrapped(module: Any) -> Any:
-    """Returns the network inside of wrappers for several devices and for compilation."""
+    """Returns the network inside of wrappers for several devices, for compilation and of Lightning's Fabric."""
     while True:
         inner = getattr(module, "_orig_mod", None)
-        if inner is None and type(module).__name__ in ("DistributedDataParallel", "DataParallel"):
+        if inner is None and type(module).__name__ in _WRAPPERS:
             inner = module.module
         if inner is None:
             return module
@@ -80,6 +85,16 @@ def tensors_of(torch: Any, values: Any) -> list[Any]:
     """Returns the tensors of nested values, in order."""
     leaves = torch.utils._pytree.tree_flatten(values)[0]
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def images_in_list(torch: Any, call: Any) -> int:
+    """Returns how many images, of one or three channels, come in a list, as detectors take a batch; 0 = none do."""
+    found = 0
+    for value in (*call.args, *call.kwargs.values()):
+        images = value if isinstance(value, (list, tuple)) and len(value) > 1 else ()
+        if all(isinstance(each, torch.Tensor) and each.dim() == 3 and each.shape[0] in (1, 3) for each in images):
+            found = max(found, len(images))
+    return found
 
 
 def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> list[Any]:

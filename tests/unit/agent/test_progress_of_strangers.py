@@ -178,6 +178,36 @@ def test_a_count_of_no_name_behind_an_epoch_counts_all_epochs(tmp_path: Path, di
     assert reading.steps_by_last_line("", steps_total) == 120
 
 
+def bar(step: int, total: int, *, is_below: bool = False) -> str:
+    """What tqdm writes; of a bar below another one between two moves of the cursor."""
+    drawn = f"\r{100 * step // total:3d}%|###   | {step}/{total} [00:0{step % 10}<00:00, 42.51it/s]"
+    return f"\n{drawn}\x1b[A" if is_below else drawn
+
+
+def steps_of(tmp_path: Path, text: str, steps_total: int) -> int:
+    log = tmp_path / "out.log"
+    log.write_text(text)
+    return [report.step for report in LogProgress(log, "", None, steps_total).read_to_end(1)][-1]
+
+
+@pytest.mark.parametrize("steps_total", [0, 40])
+@pytest.mark.parametrize("batches", [15, 40])
+def test_evaluations_below_the_bar_of_all_steps_are_no_steps(tmp_path: Path, batches: int, steps_total: int) -> None:
+    evaluation = "".join(bar(number, batches, is_below=True) for number in range(batches + 1))
+    save = "Writing model shards: "
+    saving = f"\n\r{save}  0%|    | 0/1 [00:00<?, ?it/s]\r{save}100%|####| 1/1 [00:00<00:00, 9.01it/s]"
+    steps = [bar(step, 40) + (saving + evaluation if step % 10 == 0 < step else "") for step in range(41)]
+    assert steps_of(tmp_path, "".join(steps), steps_total) == 40
+
+
+@pytest.mark.parametrize("batches", [3, 15])
+@pytest.mark.parametrize("steps_total", [0, 1])
+def test_batches_below_the_bar_of_all_epochs_are_the_steps(tmp_path: Path, batches: int, steps_total: int) -> None:
+    epoch = "".join(bar(number, batches, is_below=True) for number in range(batches + 1))
+    text = "".join(bar(number, 12) + (epoch if number < 12 else "") for number in range(13))
+    assert steps_of(tmp_path, text, 12 * batches * steps_total) == 12 * batches
+
+
 def test_samples_behind_an_epoch_count_nothing(tmp_path: Path) -> None:
     assert read(tmp_path, "Epoch 1, {0}/60000, loss 0.4", range(64, 1000, 64)) == 0
 

@@ -39,6 +39,7 @@ RESULT: dict[str, Any] = {
     "optimizers": 1,
     "precision": "fp32",
     "recomputes": False,
+    "is_sharded": False,
     "differentiates_twice": False,
     "wait_s": 0.0,
     "step_s": 1.0,
@@ -145,6 +146,7 @@ def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
         ("pads_sequences", "packed sequences are predicted as padded"),
         ("is_double", "the network computes in double precision, which is predicted as fp32"),
         ("differentiates_twice", "gradients are differentiated themselves"),
+        ("is_sharded", "weights that lie in parts on several GPUs are predicted as whole on each"),
         ("has_smaller_batches", "steps have batches of different sizes"),
     ],
 )

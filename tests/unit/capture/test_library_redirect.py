@@ -76,6 +76,45 @@ def test_settings_that_ask_for_a_gpu_of_today_are_accepted() -> None:
     assert not hasattr(module, "is_torch_tf32_available")
 
 
+class Sharded:
+    """As the class that torch mixes into networks whose weights lie in parts on several GPUs."""
+
+    def unshard(self) -> None:
+        raise AssertionError("there are no parts")
+
+    def set_requires_gradient_sync(self, wanted: bool) -> None:
+        raise AssertionError("there are no parts")
+
+
+class Policy:
+    """What weights are computed in; None = as they are."""
+
+    def __init__(self, param_dtype: str | None = None) -> None:
+        self.param_dtype = param_dtype
+
+
+class Network:
+    """Takes attributes, as every network does."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "half"),
+    [({}, ""), ({"mp_policy": Policy()}, ""), ({"mp_policy": Policy("torch.bfloat16"), "mesh": "mesh"}, "bf16")],
+)
+def test_weights_that_would_lie_in_parts_stay_whole(settings: dict[str, Any], half: str) -> None:
+    def fully_shard(network: object, **settings: object) -> object:
+        raise AssertionError("it was sharded")
+
+    name = "torch.distributed.fsdp._fully_shard._fully_shard"
+    module = library(name, fully_shard=fully_shard, FSDPModule=Sharded)
+    requested, network = Requested(), Network()
+    redirect_library(module, requested)
+    assert module.fully_shard(network, **settings) is network
+    network.set_requires_gradient_sync(False)
+    assert network.unshard() is None
+    assert (requested.is_sharded, requested.half) == (True, half)
+
+
 @pytest.mark.parametrize("name", ["accelerate.accelerator", "lightning.fabric.connector", "transformers.training_args"])
 def test_a_release_that_calls_it_otherwise_is_left_as_it_is(name: str) -> None:
     module = library(name)

@@ -24,6 +24,36 @@ For more information, run with TORCH_LOGS="dynamic"
 """
 
 
+DEPENDS_IN_TORCH = """Could not extract specialized integer from data-dependent expression u0 (unhinted: u0).
+
+Caused by: (_export/non_strict_utils.py:1205 in __torch_function__)
+For more information, run with TORCH_LOGS="dynamic"
+
+The following call raised this error:
+  File "/home/ann/graph net.py", line 10, in forward
+    count = int(batch.max()) + 1
+"""
+
+
+IN_TRAINER = """Traceback (most recent call last):
+  File "train.py", line 10, in <module>
+ValueError: You must specify labels
+  0%|          | 0/60 [00:00<?, ?it/s]
+"""
+
+
+UNDER_TORCHRUN = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 3, in <module>
+[rank0]: KeyError: 'depth'
+Traceback (most recent call last):
+  File "run.py", line 994, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+============================================================
+"""
+
+
 SCRIPTED = "Exporting a ScriptModule is not supported. Maybe try converting your ScriptModule"
 
 
@@ -44,7 +74,10 @@ def outcome(**facts: Any) -> ScriptOutcome:
     ("facts", "told"),
     [
         ({}, "ended before its second optimizer step"),
-        ({"has_torch": False}, "without importing torch"),
+        (
+            {"has_torch": False},
+            "without importing torch; other frameworks, and processes that are started without the var",
+        ),
         ({"has_stepped": False}, "no optimizer of torch.optim has made a step"),
         ({"result": {"reason": "transformed"}}, "inside torch.func"),
         ({"has_started": False, "has_torch": False}, "ignores PYTHONPATH"),
@@ -59,6 +92,19 @@ def outcome(**facts: Any) -> ScriptOutcome:
             {"status": 1, "log": "Traceback\nModuleNotFoundError: No module named 'torch.x'\n"},
             "the script failed (exit 1): python has no module named torch.x",
         ),
+        ({"status": 1, "log": IN_TRAINER}, "step: ValueError: You must specify labels"),
+        ({"status": 1, "log": UNDER_TORCHRUN}, "step: KeyError: 'depth'"),
+        (
+            {
+                "status": 1,
+                "log": UNDER_TORCHRUN.replace("KeyError: 'depth'", "ModuleNotFoundError: No module named 'x'"),
+            },
+            "python has no module named x",
+        ),
+        (
+            {"status": 1, "log": "Go on? Traceback\nEOFError: EOF when reading a line\n"},
+            "asks for input, and a job has none",
+        ),
         ({"status": -11}, "the script crashed"),
         ({"status": 1, "log": "DefaultCPUAllocator: can't allocate memory"}, "more than 1024 MiB"),
         ({"status": 1, "log": "NameError: name 'get_ipython' is not defined"}, "commands of a notebook"),
@@ -72,6 +118,10 @@ def outcome(**facts: Any) -> ScriptOutcome:
         (
             {"result": {"reason": "export", "detail": DEPENDS_ON_VALUES, "trace": ""}},
             "depends on the values that it is given (routed experts.py, line 11, in forward)",
+        ),
+        (
+            {"result": {"reason": "export", "detail": DEPENDS_IN_TORCH, "trace": ""}},
+            "depends on the values that it is given (graph net.py, line 10, in forward)",
         ),
     ],
 )
@@ -99,3 +149,10 @@ def test_what_a_sentence_tells_whole_is_not_told_by_a_traceback_as_well() -> Non
     assert why_not(PLAN, outcome(result=result)).log == ""
     assert why_not(PLAN, outcome(result={**result, "detail": SCRIPTED})).log == ""
     assert why_not(PLAN, outcome(result={**result, "detail": "no such operator"})).log
+
+
+def test_of_a_long_log_the_end_is_shown_from_the_beginning_of_a_line() -> None:
+    log = why_not(PLAN, outcome(has_stepped=False, log="".join(f"line {number}\n" for number in range(2_000)))).log
+    assert log.startswith("line ")
+    assert log.endswith("line 1999\n")
+    assert 3_900 < len(log) <= 4_000

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from cotenant.capture.in_script import recorder as recorder_module
 from cotenant.capture.in_script.cpu_redirect import Requested
 from cotenant.capture.in_script.recorder import Recorder
-from cotenant.capture.in_script.step_window import Step, awaited
+from cotenant.capture.in_script.step_window import Step, Window, awaited
 
 
 class Redirection(torch.overrides.TorchFunctionMode):
@@ -66,3 +68,30 @@ def test_an_optimizer_around_another_one_is_not_waited_for(tmp_path: Path) -> No
     assert awaited([inner, wrapper], steps) == [inner]
     assert awaited([inner, wrapper, other], steps) == [inner, other]
     assert awaited([inner, wrapper], []) == [inner, wrapper]
+
+
+def test_weights_that_are_laid_off_in_the_turn_of_the_other_optimizer_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker, judge = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+    both = {maker: torch.optim.SGD(maker.parameters(), 0.1), judge: torch.optim.SGD(judge.parameters(), 0.1)}
+    told: list[Window] = []
+
+    def export_step(which: Recorder, window: Window) -> dict[str, Any]:
+        assert all(each.requires_grad for network in both for each in network.parameters())
+        told.extend([window] if which is recorder else [])  # hooks of other tests' recorders stay in torch
+        return {}
+
+    monkeypatch.setattr(recorder_module, "export_step", export_step)
+    monkeypatch.setattr(recorder_module, "write_result", lambda folder, result: None)
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    for _ in range(2):
+        for network, optimizer in both.items():  # as Lightning's `toggle_optimizer` does
+            for other in both:
+                other.requires_grad_(other is network)
+            loss = judge(maker(torch.ones(3, 4))).sum()
+            (loss + judge(torch.ones(3, 4)).sum() if network is judge else loss).backward()
+            optimizer.step()
+    (window,) = told
+    assert [call.module for call in window.calls] == [maker, judge, maker, judge, judge]

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 from cotenant.capture.in_script.batch_constants import BatchConstants
-from cotenant.capture.in_script.step_export import EXPORT_FILE, _export, export_network
+from cotenant.capture.in_script.step_export import EXPORT_FILE, _batch_sizes, _export, export_network
 from cotenant.capture.in_script.step_window import Call
 from cotenant.capture.reasons import COMPLEX_NUMBERS
 from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
@@ -119,6 +119,29 @@ def test_sizes_are_as_before_once_an_export_has_ended() -> None:
     assert {name: vars(torch.SymInt)[name] for name in before} == before
 
 
+class LearnedBias(nn.Module):
+    """Attention with a mask that learns, as T5's distances: which kernel takes it changes while it is converted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
+        self.distances = nn.Embedding(12, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        size, length = x.shape[:2]
+        heads = self.inner(x).view(size, length, 2, -1).transpose(1, 2)
+        places = torch.arange(length)
+        bias = self.distances((places[:, None] - places[None]).abs()).permute(2, 0, 1)[None]
+        mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=bias)
+        answer: Tensor = self.outer(mixed.transpose(1, 2).contiguous().reshape(size, length, -1).contiguous())
+        return answer
+
+
+def test_attention_with_a_bias_that_learns_is_converted(tmp_path: Path) -> None:
+    found = macs(LearnedBias(), torch.ones(2, 12, _WIDTH), tmp_path)
+    assert found == 2 * 12 * (2 * _WIDTH * _WIDTH + 2 * 12 * _WIDTH)
+
+
 class Squared(torch.autograd.Function):
     """A function with a gradient of its own, as scripts write activations and straight-through estimators."""
 
@@ -161,6 +184,62 @@ def test_a_network_that_was_exported_answers_as_before(tmp_path: Path) -> None:
     vars(network)["forward"] = lambda rows: 2 * rows  # as libraries do
     export_network(torch, network, (sample,), {}, tmp_path)
     assert torch.equal(network(sample), 2 * sample)
+
+
+class Rephraser(nn.Module):
+    """As T5: what it reads its labels for is more than a loss; further arguments it leaves to others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(_WORDS, _WIDTH), nn.Linear(_WIDTH, _WORDS)
+
+    def forward(self, words: Tensor, labels: Tensor | None = None, **others: Tensor) -> Tensor:
+        if labels is None:
+            raise ValueError("nothing to translate to")
+        answer: Tensor = self.head(self.words(words) + self.words(labels))
+        return answer
+
+
+class Adapted(nn.Module):
+    """As networks around others are written that take whatever these take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Rephraser()
+
+    def forward(self, *args: Tensor, **others: Tensor) -> Tensor:
+        answer: Tensor = self.inner(*args, **others)
+        return answer
+
+
+@pytest.mark.parametrize("network", [Rephraser(), Adapted()], ids=["some", "all"])
+def test_arguments_of_any_name_are_exported_for_any_batch(network: nn.Module) -> None:
+    words = torch.ones(4, 12, dtype=torch.long)
+    named = {"words": words, "labels": words + 1, "num_items_in_batch": torch.tensor(48)}
+    call = Call(torch, network, ((), named), group=0, inside_step=0)
+    assert not _export(torch, [call], 4, 0)[1]
+
+
+class Detector(nn.Module):
+    """As those of torchvision: images and their targets come in lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.classes = nn.Conv2d(3, _WIDTH, 4, stride=4), nn.Linear(_WIDTH, 5)
+
+    def forward(self, images: list[Tensor], targets: list[dict[str, Tensor]]) -> Tensor:
+        found = self.classes(self.body(torch.stack(images)).flatten(2).transpose(1, 2))
+        labels = torch.stack([target["labels"] for target in targets])
+        return nn.functional.cross_entropy(found.flatten(0, 1), labels.flatten())
+
+
+def test_images_in_a_list_are_as_many_samples_and_the_places_in_them_are_none(tmp_path: Path) -> None:
+    images = [torch.rand(3, 32, 32) for _ in range(4)]
+    targets = [{"labels": torch.ones(64, dtype=torch.long)} for _ in images]
+    call = Call(torch, Detector(), ((images, targets), {}), group=0, inside_step=0)
+    size, dimension = _batch_sizes(torch, [call], []) or (0, 0)
+    assert size == 4
+    assert _export(torch, [call], size, dimension)[1], "no tensor has the batch, so that it holds for this one only"
 
 
 class Speller(nn.Module):

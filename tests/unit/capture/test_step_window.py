@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from cotenant.capture.in_script.step_window import Call, Step, Window, find_window
+from cotenant.capture.in_script.step_window import Call, Step, Window, find_window, unwrapped
 from tests.support.cases import for_each
 
 
@@ -126,3 +126,15 @@ def test_of_batches_of_two_sizes_the_larger_one_is_told(
 ) -> None:
     window = played(events, samples)
     assert ([call.samples for call in window.calls], window.has_smaller) == ([told], has_smaller)
+
+
+class _FabricModule:
+    """As Lightning's Fabric wraps a network: what is set in it is set in the network."""
+
+    def __init__(self, module: object) -> None:
+        self.module = module
+
+
+def test_a_network_is_found_inside_of_what_fabric_wraps_it_into() -> None:
+    network = object()
+    assert unwrapped(_FabricModule(network)) is network

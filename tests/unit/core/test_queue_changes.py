@@ -304,12 +304,12 @@ def test_a_job_that_never_wrote_a_checkpoint_is_said_to_lose_its_steps_when_it_i
     kind, values = orders[way]
     scene.tell(kind, **values)
     assert _told(scene).endswith(
-        " It has written no checkpoint so far: unless its script writes one now, 1200 step(s) made in 2m2s are lost."
+        " It has written no checkpoint so far: unless its script writes one now, 1200 steps made in 2m2s would be lost."
     )
     scene.report(events.JobStopped, "j0", exit_class="stopped", exit_code=143, steps_done=1_250)
     if way != "cancel":
-        assert "It had written no checkpoint: 1250 step(s) were lost." in _told(scene)
-        assert "1250 step(s) lost" in scene.engine.state.jobs["j0"].history[-1].message
+        assert "It had written no checkpoint: 1250 steps were lost." in _told(scene)
+        assert "1250 steps lost" in scene.engine.state.jobs["j0"].history[-1].message
 
 
 def test_a_job_that_has_written_a_checkpoint_is_said_to_lose_nothing() -> None:
