@@ -216,10 +216,10 @@ def test_an_anchors_step_is_that_of_all_its_windows_alone_without_what_it_was_ma
     found = bench.Measurement(figures=(), references_ms=((20.0, 28.0), (12.1, 7.0)))
     alone = windows_alone(loads, found, 500)
     assert alone == [("resnet", 8.0, 500), ("resnet", 16.0, 500), ("mlp", 12.1, 500), ("mlp", 7.0, 500)]
-    anchor = Anchor(network="resnet", graph_sha256="0" * 64, batch_size=8, step_ms=16.0, memory_peak_bytes=1)
+    reference = Anchor(network="resnet", graph_sha256="0" * 64, batch_size=8, step_ms=16.0, memory_peak_bytes=1)
     # Half of the time at 16, a quarter at 8, a quarter at 16.
-    assert PairFindings(alone=alone).with_windows_alone(anchor, 1_000).step_ms == pytest.approx(16.0 / 2.0**0.25)
-    assert PairFindings().with_windows_alone(anchor, 1_000) == anchor
+    assert PairFindings(alone=alone).with_windows_alone(reference, 1_000).step_ms == pytest.approx(16.0 / 2.0**0.25)
+    assert PairFindings().with_windows_alone(reference, 1_000) == reference
 
 
 @pytest.mark.parametrize(("foreign_ratio", "step_ms"), [(0.2, 20.0), (0.0, 13.0)])
