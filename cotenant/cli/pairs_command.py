@@ -13,6 +13,7 @@ from cotenant.device_sharing import DeviceSharing
 from cotenant.v1 import prediction_pb2
 
 KEY_LENGTH = 8
+_WAYS = {DeviceSharing.TIME_SLICING: "", DeviceSharing.MPS: " MPS", DeviceSharing.UNSTATED: " any way"}
 HARMFUL_RATIO = 0.2
 """What jobs accept by default."""
 _NONE_YET = (
@@ -39,8 +40,8 @@ def pairs(session: Session, /, device: str, limit: int | None) -> None:
 
     MEASURED is the average slowdown of VICTIM by the co-located job, NINE OF TEN where so many of its windows lie. What
     is expected next time, which weighs these against all else that is known, is what predict and explain say. Jobs are
-    named by their keys (equal graph and settings = equal key), and by name where the scheduler still knows one. Behind
-    DEVICE stands how the two shared it; without that, a row averages all windows of a pair of which some do not say it.
+    named by their keys (equal graph and settings = equal key), and by name where the scheduler still knows one. MPS
+    stands behind DEVICE where the two shared it that way, "any way" where some windows do not say it and all are taken.
     """
     found = session.predictor().list_measured_pairs(device)
     found.sort(
@@ -75,7 +76,7 @@ def _pair_row(pair: prediction_pb2.MeasuredPair, job_names: dict[str, str], at_m
         interval,
         str(pair.times_measured),
         seen,
-        ", ".join(filter(None, (pair.device, DeviceSharing(pair.sharing).label.replace("_", "-")))),
+        pair.device + _WAYS[DeviceSharing(pair.sharing)],
     ]
     return Row(cells=cells, styles=((2, "red" if pair.slowdown_ratio > HARMFUL_RATIO else ""),))
 

@@ -309,7 +309,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
             )
             for victim, other, slowdown_ratio, sharing in (
                 ("ab", "cd", 0.1, resources_pb2.DEVICE_SHARING_MPS),
-                ("cd", "ab", 0.8, resources_pb2.DEVICE_SHARING_UNSPECIFIED),
+                ("cd", "ab", 0.8, resources_pb2.DEVICE_SHARING_TIME_SLICING),
             )
         ]
         return prediction_pb2.ListMeasuredPairsResponse(pairs=pairs)

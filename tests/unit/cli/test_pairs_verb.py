@@ -31,7 +31,7 @@ def test_a_pair_says_how_the_two_shared_the_device(
     cotenant: CommandLine, predictor: FakePredictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    assert [line.rstrip().endswith("cpu-standin, mps") for line in cotenant("pairs").out.splitlines()[1:]] == [
+    assert [line.rstrip().endswith("cpu-standin MPS") for line in cotenant("pairs").out.splitlines()[1:]] == [
         False,
         True,
     ]
