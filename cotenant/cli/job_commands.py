@@ -37,7 +37,8 @@ _PHASES = [
 def ps(session: Session, /, show_all: bool, phases: tuple[str, ...], tenant: str, watch: bool) -> None:
     """List jobs, newest first, with the reason where one waits; of many those that run, then those that wait.
 
-    PRED/MEAS is the slowdown against running alone, predicted and measured: +20 % = a step takes 1.2 times as long.
+    PRED/MEAS is the slowdown against running alone, predicted at its start and measured: +20 % = a step takes 1.2 times
+    as long. What is expected now, after what was measured since, stands in describe and explain.
     """
     if watch:
         _watch_list(session, phases)

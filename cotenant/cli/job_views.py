@@ -341,9 +341,9 @@ def _speed_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
         lines.append(("step", f"measured {quantities.format_ms(job.step_ms)}{alone}"))
     if job.spec.max_slowdown_ratio:
         lines.append(("slowdown", f"accepted up to {quantities.format_slowdown(job.spec.max_slowdown_ratio)}"))
-    for kind in ("predicted", "measured"):
+    for kind, when in (("predicted", " at its start"), ("measured", "")):
         text = _optional_slowdown(job, f"{kind}_slowdown_ratio")
-        lines += [("slowdown", f"{kind} {text}")] if text != "-" else []
+        lines += [("slowdown", f"{kind} {text}{when}")] if text != "-" else []
     return lines
 
 
