@@ -13,7 +13,6 @@ from cotenant.cli.job_lookup import ARRAY_PREFIX, complete_job, find_job
 from cotenant.cli.job_views import ENDED, PAUSED, describe_job, job_columns, job_rows, phase_name
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import render_labelled, render_table
-from cotenant.cli.unsaved_work import tell_unsaved_work
 from cotenant.counted_nouns import agreed
 from cotenant.job_watch import WatchKind, watch_jobs
 from cotenant.v1 import scheduling_pb2
@@ -115,13 +114,11 @@ def cancel(session: Session, /, jobs: tuple[str, ...]) -> None:
     client = session.scheduler()
     arrays = [job for job in jobs if job.startswith(ARRAY_PREFIX)]
     for array in arrays:
-        tell_unsaved_work(job for job in client.list_jobs() if job.spec.array_id == array)
         tell(agreed(f"{array}: {len(client.cancel_array(array))} task(s) cancelled"))
     single = [job for job in jobs if job not in arrays]
     if single:
-        found = [find_job(client, job) for job in single]
-        tell_unsaved_work(found)
-        tell_jobs(session, [client.cancel_job(job.job_id) for job in found])
+        found = [find_job(client, job).job_id for job in single]  # all, before the first one is ended
+        tell_jobs(session, [client.cancel_job(job_id) for job_id in found])
 
 
 @click.command(epilog="Example:  cotenant pause job-12 --seconds 20")

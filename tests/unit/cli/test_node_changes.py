@@ -59,7 +59,6 @@ def _unsaved_job(scheduler: FakeScheduler) -> str:
         ("nodes", "drain", "node-a", "--dry-run"),
         ("hold", "--stop", "job-7"),
         ("hold", "--stop", "--dry-run", "job-7"),
-        ("cancel", "job-7"),
         ("alter", "job-7", "--time-limit", "10m"),
     ],
 )
@@ -71,8 +70,8 @@ def test_an_order_that_stops_a_job_without_a_checkpoint_says_what_is_lost_before
     assert f"{_UNSAVED}, 1,200 steps made in 14m00s would be lost" in told
 
 
-@pytest.mark.parametrize("words", [("hold", "job-7"), ("alter", "job-7", "--time-limit", "4h")])
-def test_an_order_that_stops_nothing_warns_of_no_loss(
+@pytest.mark.parametrize("words", [("hold", "job-7"), ("alter", "job-7", "--time-limit", "4h"), ("cancel", "job-7")])
+def test_an_order_that_stops_nothing_or_is_meant_to_end_a_job_warns_of_no_loss(
     cotenant: CommandLine, scheduler: FakeScheduler, words: tuple[str, ...]
 ) -> None:
     _unsaved_job(scheduler)
