@@ -82,7 +82,8 @@ def ask_about_sharing(state: ClusterState, before: Mapping[str, DeviceSharing], 
         state.predictions.changes.note(key)
     present = {entry.gpu.device for entry in state.gpus.values()}
     for device in (name for name in changed if name in present):
-        keys = tuple(key for key, use in sorted(state.living_keys.items()) if _may_meet(state, key, use, device))
+        sharing = sorted(key for key, use in state.living_keys.items() if _may_meet(state, key, use, device))
+        keys = tuple(sharing[-state.predictions.keys_max :])
         unknown = tuple(key for key in keys if any(not _knows_pair(state, key, other, device) for other in keys))
         if unknown:
             step.commands.append(_pairs_question(state, keys, unknown, device))

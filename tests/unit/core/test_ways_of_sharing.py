@@ -71,6 +71,18 @@ def test_another_way_has_the_pairs_asked_about_anew_and_the_former_answers_wait_
     assert stored_ratio(play.engine.state.predictions) == 0.8
 
 
+def test_no_more_pairs_are_asked_about_anew_than_the_store_keeps() -> None:
+    play = Play("horus", nodes=0)
+    play.engine.state.predictions.keys_max = 2
+    play.tell(events.NodeJoined, node=shared_node(TURNS))
+    for key in "abc":
+        ask(play, key)
+    answer(play, ["a", "b", "c"], TURNS, 0.9)
+    (question,) = pair_questions(play.tell(events.NodeJoined, node=shared_node(MPS)))
+    assert isinstance(question, RequestPairPredictions)
+    assert set(question.new_keys) == {"b", "c"}
+
+
 def test_an_answer_about_the_former_way_changes_nothing_of_the_present_one() -> None:
     play = Play("horus", nodes=0)
     play.tell(events.NodeJoined, node=shared_node(TURNS))
