@@ -15,7 +15,8 @@ def tell_unsaved_work(jobs: Iterable[scheduling_pb2.Job]) -> None:
     """Warns of each job that trains and has written no checkpoint so far."""
     for job in jobs:
         if job.unsaved_ms or job.unsaved_steps:
-            made = agreed(f"{job.unsaved_steps:,} step(s) made in {quantities.format_duration(job.unsaved_ms)}")
+            took = quantities.format_duration(job.unsaved_ms)
+            made = agreed(f"{job.unsaved_steps:,} step(s) made in {took}") if job.unsaved_steps else f"{took} of work"
             tell(
                 f"warning: {job.job_id} {job.spec.name} has written no checkpoint so far: unless its script writes one "
                 f"when it is asked to stop, {made} would be lost",

@@ -14,7 +14,7 @@ from cotenant_agent.progress_reading.progress_recognition import STEP_GROUP, is_
 
 _LOSSES = (
     r"bce|mse|mae|rmse|nll|nce|ce|kl|elbo|ppl|perplexity|focal|huber|dice|hinge|ctc|mlm|cost|objective|verlust|perte"
-    r"|p[eé]rdida|perda|perdita|strata|потери|损失|損失|손실"
+    r"|pinball|quantile|triplet|contrastive|info_?nce|xent|cross[_-]?entropy|wasserstein|deviance|p[eé]rdida|perda|perdita|strata|потери|损失|損失|손실"
 )
 _OF_TRAINING = (
     rf"(?![a-z_]{{0,20}}(?:val|test|eval|dev))(?:(?:train(?:ing)?[ _/-])?(?:{_LOSSES})"

@@ -314,10 +314,9 @@ class _Fields(dict[str, str]):
         return "an unknown number"
 
 
-_UNSAVED = (
-    " It has written no checkpoint so far: unless its script writes one now, {unsaved_steps} step(s) made in "
-    "{unsaved_ms} would be lost."
-)
+_UNSAVED = " It has written no checkpoint so far: unless its script writes one now, {what} would be lost."
+_UNSAVED_STEPS = "{unsaved_steps} step(s) made in {unsaved_ms}"
+_UNSAVED_WORK = "{unsaved_ms} of work"
 _LOST = " It had written no checkpoint: {lost_steps} step(s) were lost."
 _NO_GPU = (
     "Not one GPU is usable now, and {gpus_needed} are needed: the nodes are away, cordoned or have faults; "
@@ -335,9 +334,16 @@ def describe_reason(reason: Reason) -> str:
     text = _NO_GPU if has_no_gpu(reason) else REASON_TEXTS.get(reason.code)
     if text is None:
         return reason.code
-    text += _UNSAVED if "unsaved_ms" in reason.numbers else _LOST if "lost_steps" in reason.numbers else ""
+    text += _of_unsaved_work(reason.numbers)
     numbers = {name: format_quantity(name, value) for name, value in reason.numbers.items()}
     return agreed(text.format_map(_Fields(numbers, jobs=_named(reason.job_ids), gpus=_named(reason.gpu_ids))))
+
+
+def _of_unsaved_work(numbers: Mapping[str, float]) -> str:
+    """Return what a stop takes, or has taken, from a job without a checkpoint; steps where some were read off it."""
+    if "unsaved_ms" in numbers:
+        return _UNSAVED.replace("{what}", _UNSAVED_STEPS if numbers.get("unsaved_steps") else _UNSAVED_WORK)
+    return _LOST if "lost_steps" in numbers else ""
 
 
 def format_quantity(name: str, value: float) -> str:

@@ -290,6 +290,15 @@ def _told(scene: Play) -> str:
     return describe_reason(scene.engine.state.jobs["j0"].reason)
 
 
+def test_a_job_off_which_no_step_was_read_is_said_to_lose_its_time() -> None:
+    scene = play()
+    submit(scene, "j0")
+    scene.report(events.JobStarted, "j0")
+    scene.report(events.JobProgressed, "j0", after_ms=120_000, steps_done=0)
+    scene.tell(queue_events.JobHeld, job_id="j0", stops_running=True)
+    assert _told(scene).endswith(" unless its script writes one now, 2m2s of work would be lost.")
+
+
 @pytest.mark.parametrize("way", ["hold", "drain", "cancel"])
 def test_a_job_that_never_wrote_a_checkpoint_is_said_to_lose_its_steps_when_it_is_stopped(way: str) -> None:
     scene = play()
