@@ -36,6 +36,16 @@ def answer(play: Play, keys: list[str], sharing: DeviceSharing, slowdown_ratio: 
     return play.tell(events.PairPredictionsArrived, pairs=tuple(found))
 
 
+def two_known_jobs(sharing: DeviceSharing, slowdown_ratio: float) -> Play:
+    """On a node that says a way, with that slowdown predicted of both."""
+    play = Play("horus", nodes=0)
+    play.tell(events.NodeJoined, node=shared_node(sharing))
+    ask(play, "a")
+    ask(play, "b")
+    answer(play, ["a", "b"], sharing, slowdown_ratio)
+    return play
+
+
 def stored_ratio(store: PredictionStore) -> float | None:
     found = store.pair("a", "b", DEVICE)
     return None if found is None else found.slowdown_ratio
@@ -53,11 +63,7 @@ def test_a_question_says_the_way_that_all_nodes_of_the_device_type_say() -> None
 
 
 def test_another_way_has_the_pairs_asked_about_anew_and_the_former_answers_wait_for_its_return() -> None:
-    play = Play("horus", nodes=0)
-    play.tell(events.NodeJoined, node=shared_node(TURNS))
-    ask(play, "a")
-    ask(play, "b")
-    answer(play, ["a", "b"], TURNS, 0.9)
+    play = two_known_jobs(TURNS, 0.9)
     play.engine.state.predictions.observe_pair("a", "b", DEVICE, 0.8)
     assert stored_ratio(play.engine.state.predictions) == 0.8
     (question,) = pair_questions(play.tell(events.NodeJoined, node=shared_node(MPS)))
@@ -130,11 +136,7 @@ def without_sharing(value: Any) -> Any:
 
 
 def test_a_snapshot_from_before_says_no_way() -> None:
-    play = Play("horus", nodes=0)
-    play.tell(events.NodeJoined, node=shared_node(UNSTATED))
-    ask(play, "a")
-    ask(play, "b")
-    answer(play, ["a", "b"], UNSTATED, 0.3)
+    play = two_known_jobs(UNSTATED, 0.3)
     play.engine.state.predictions.observe_pair("b", "a", DEVICE, 0.4)
     written = without_sharing(freeze_state(play.engine.state, wakes_at_ms=())())
     restored, _ = decode_state(written, ended_jobs_max=10)
