@@ -9,16 +9,21 @@ machine or the set of a row. What cannot be asked for is apart: double precision
     torchvision  the same of its rows by precision, mean over its device types
     baselines    the row of the nearest known card that runs the same network, batch, mode and precision, scaled by the
                  ratio of the peaks or of the bandwidths; compared on the rows that have one
+    spread       how far networks are apart on a device that the model has not seen: deviation of ln(measured / said),
+                 and degrees of freedom of the scaled inverse chi-squared distribution of its square over device types;
+                 beside each the least and the most when a type is left out
     miso         slices of an A100 (TensorFlow), of which no set teaches anything: judged by the model of all sets
 
 Anchors are three rows, chosen by their expected time and never judged; they scale estimates as a calibration of the
-device does (`inference/calibrated_estimator.py`). Bars are those of the issue that asked for the
-model; a bar that is missed is printed as such. Two CPU minutes.
+device does (`inference/calibrated_estimator.py`); of the spread that `features/device_scale.py` has, two numbers, every
+type taught a thirteenth. Bars are those of the issue that asked for the model; a bar that is missed is printed as such.
+Two CPU minutes.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +32,8 @@ from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.special import digamma, polygamma
 from threadpoolctl import threadpool_limits
 
 from cotenant.device_calibration import Anchor, DeviceCalibration
@@ -73,6 +80,7 @@ def main() -> dict[str, Any]:
         "rows": len(rows),
         "by_device": by_device,
         "torchvision": _torchvision(judged),
+        "spread": spread_over_devices([_deviation(one) for one in judged.values()]),
         "fp64": _double_precision(judged),
         "miso": _miso(root),
     }
@@ -229,7 +237,41 @@ def _anchored(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "anchored_mape": round(_mape(rest, "anchored"), 3),
         "anchored_coverage": round(float(np.mean(_covered(rest, "anchored"))), 3),
+        "anchored_upper_per_lower": round(
+            float(np.median([record["anchored"].upper / record["anchored"].lower for record in rest])), 2
+        ),
     }
+
+
+def _deviation(records: Sequence[Mapping[str, Any]]) -> float:
+    logs = [math.log(record["measured"] / record["plain"].value) for record in _servable(records)]
+    return float(np.std(logs, ddof=1))
+
+
+def spread_over_devices(deviations: Sequence[float]) -> dict[str, Any]:
+    """The prior of a device's deviation, and what becomes of it when each device is left out.
+
+    Args:
+        deviations: Of ln(step time) between networks, of each device; three or more that are not all the same.
+    """
+    rest = [_prior([*deviations[:place], *deviations[place + 1 :]]) for place in range(len(deviations))]
+    figures = zip(("degrees", "deviation"), _prior(deviations), *rest, strict=True)
+    return {
+        name: {"all": round(all_, 3), "one_left_out": [round(min(others), 3), round(max(others), 3)]}
+        for name, all_, *others in figures
+    }
+
+
+def _prior(deviations: Sequence[float]) -> tuple[float, float]:
+    """Degrees and deviation of the scaled inverse chi-squared distribution with these variances' mean and spread of ln.
+
+    Source:
+        ln of such a variance has the mean ln(degrees / 2) - digamma(degrees / 2) + ln(scale) and the variance
+        trigamma(degrees / 2), which are those of an inverse gamma distribution.
+    """
+    logs = 2 * np.log(deviations)
+    half = float(brentq(lambda degrees: polygamma(1, degrees) - logs.var(ddof=1), 1e-3, 1e6))
+    return 2 * half, math.exp((logs.mean() - math.log(half) + float(digamma(half))) / 2)
 
 
 def _torchvision(judged: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:

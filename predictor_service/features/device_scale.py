@@ -11,6 +11,11 @@ are: a caller that has figures of the anchors can ask.
 This is the estimator of James and Stein without negative parts, with the variance that the anchors have. Without trust
 three anchors made answers about six of thirteen device types worse that were left out, one by two thirds; with it two,
 by a hundredth of their error (`benchmarks.cross_device`).
+
+How far a network that is no anchor may be from it is what the anchors say of their deviation together with what other
+devices taught. Three anchors say too little of it: on a second machine like that of datasets/cpu_standin they are the
+extremes of thirty networks (deviation 0.29 of 0.18), and ranges by them alone held all of 116 jobs, at an upper end of
+3.4 times the lower one (`benchmarks.second_machine`).
 """
 
 from __future__ import annotations
@@ -29,6 +34,11 @@ _FEW_ANCHORS: Final = 1.5
 """Variances of three anchors are half of the true one too often to be taken as they are. Of factors from 0.5 to 3, 1
 and 1.5 err least on device types left out in pairs, and 1.5 less where it errs most."""
 _NINE_IN_TEN: Final = statistics.NormalDist().inv_cdf(0.95)
+DEVIATION_SEEN: Final = 0.18
+"""Of ln(step time / said by the models) between networks on one device, as far as devices agree about it."""
+DEVIATION_DEGREES: Final = 2.5
+"""As many further anchors is that worth. Both are those of the scaled inverse chi-squared distribution of the variances
+of GPU types, which `benchmarks.cross_device` prints."""
 _RUNS_DIFFER_BYTES: Final = 1 << 19
 """Between two runs of one training on a stand-in device: 0.1 and 0.5 MiB were seen."""
 _SINGLE_DEVIATION: Final = 0.3
@@ -131,11 +141,29 @@ def _trusted_shift(logs: list[float]) -> float:
 def _step_deviation(calibration: DeviceCalibration, logs: list[float]) -> float:
     """Anchors' disagreement, with what their mean lacks of the truth, what of it is not believed, and noise."""
     count = len(logs)
-    between = statistics.stdev(logs) * math.sqrt(1 + 1 / count) if count > 1 else _SINGLE_DEVIATION
+    between = between_networks(logs) * math.sqrt(1 + 1 / count) if count > 1 else _SINGLE_DEVIATION
     within = statistics.fmean(anchor.step_spread_ratio / 2 for anchor in calibration.anchors)
     foreign = FOREIGN_DEVIATION if calibration.foreign_load else 0.0
     not_believed = statistics.fmean(logs) - _trusted_shift(logs)
     return math.hypot(between, within, foreign, not_believed)
+
+
+def between_networks(logs: list[float]) -> float:
+    """How far networks are apart on this device: what anchors say, and what is known of other devices.
+
+    The deviation of three numbers is half or twice the true one as a rule. Three anchors that happen to agree would
+    promise what no device keeps, and three that are the extremes of all would make every range useless.
+
+    Args:
+        logs: Of two anchors or more, ln(measured here / said by the models).
+
+    Source:
+        The mean of the posterior under the conjugate prior of a normal variance, the scaled inverse chi-squared one,
+        without its correction for few degrees.
+    """
+    squares = (len(logs) - 1) * statistics.variance(logs)
+    known = DEVIATION_DEGREES * DEVIATION_SEEN**2
+    return math.sqrt((known + squares) / (DEVIATION_DEGREES + len(logs) - 1))
 
 
 def _memory_reach(shifts: list[float]) -> float:

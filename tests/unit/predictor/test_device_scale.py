@@ -8,7 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from predictor_service.features.device_scale import AnchorFigures, DeviceScale, scale_of
+from predictor_service.features.device_scale import (
+    DEVIATION_SEEN,
+    AnchorFigures,
+    DeviceScale,
+    between_networks,
+    scale_of,
+)
 from tests.support.calibrations import calibration
 
 MIB = 2**20
@@ -63,11 +69,27 @@ def test_anchors_are_believed_as_far_as_they_agree() -> None:
 @pytest.mark.parametrize("ratios", [(1.11, 0.89, 1.4), (1.5, 3.0, 6.0), (1.0, 4.0)])
 def test_what_is_not_believed_of_anchors_stays_in_the_range(ratios: tuple[float, ...]) -> None:
     scale, logs = steps_with(*ratios), [math.log(each) for each in ratios]
-    mean = statistics.fmean(logs)
-    alone = statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    not_believed = abs(statistics.fmean(logs) - math.log(scale.step_ratio))
+    centred = steps_with(*(each / math.exp(statistics.fmean(logs)) for each in ratios))
 
-    assert scale.step_deviation == pytest.approx(math.hypot(alone, 0.02, mean - math.log(scale.step_ratio)), rel=1e-6)
-    assert abs(mean - math.log(scale.step_ratio)) < scale.step_deviation
+    assert not_believed > 0
+    assert scale.step_deviation == pytest.approx(math.hypot(centred.step_deviation, not_believed), rel=1e-6)
+
+
+def test_three_anchors_neither_agree_nor_disagree_as_much_as_they_seem_to() -> None:
+    agreed, usual, torn = (steps_with(3 / each, 3.0, 3 * each) for each in (1.0, math.exp(DEVIATION_SEEN), 2.0))
+    new_network = math.sqrt(4 / 3)
+
+    assert agreed.step_deviation > 0.5 * DEVIATION_SEEN * new_network
+    assert usual.step_deviation == pytest.approx(DEVIATION_SEEN * new_network, rel=0.01)
+    assert usual.step_deviation < torn.step_deviation < math.log(2.0) * new_network
+
+
+def test_the_more_anchors_there_are_the_less_counts_what_other_devices_taught() -> None:
+    deviations = [between_networks([0.0, 1.0] * count) for count in (1, 2, 8, 500)]
+
+    assert deviations == sorted(deviations)
+    assert deviations[-1] == pytest.approx(0.5, rel=0.01)
 
 
 @pytest.mark.parametrize("ratios", [(3.0,), (2.0, 3.0), (2.7, 3.0, 10 / 3), (1.5, 3.0, 6.0), (2.0, 0.5, 1.0)])
