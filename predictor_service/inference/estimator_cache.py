@@ -82,6 +82,7 @@ def _key(graph: MeasuredGraph, settings: JobSettings, device: DeviceType, confid
         settings.channels_last,
         settings.activation_checkpointing,
         settings.ddp_bucket_bytes,
+        settings.sharded_ranks,
         device.name,
         device.memory_bytes,
         # Of a generic type: what its driver says of it.
