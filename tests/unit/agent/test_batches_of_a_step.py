@@ -12,6 +12,7 @@ from cotenant_agent.progress_reading.batch_counters import Accumulation
 from cotenant_agent.progress_reading.job_log import open_log_progress
 from cotenant_agent.progress_reading.log_progress import LogProgress
 from cotenant_agent.records import AttemptKey, LaunchRequest
+from tests.unit.agent.test_progress_recognition import attempt_of
 
 LIGHTNING = "\rEpoch {0}:  50%|#####     | {1}/{2} [00:01<00:01, 30.2it/s, v_num=0, train_loss=0.31]"
 TRANSFORMERS = "\r 50%|#####     | {1}/{2} [00:10<00:10,  1.9it/s]"
@@ -133,3 +134,17 @@ def test_steps_never_go_back_within_an_epoch_and_its_end() -> None:
     counted = [known.steps("Epoch", 80, number) for number in range(241)]
     assert counted == sorted(counted)
     assert (counted[80], counted[-1]) == (27, 81)
+
+
+def test_batches_beyond_the_stated_steps_are_no_steps_done_and_still_show_that_the_job_goes_on(tmp_path: Path) -> None:
+    bar = list(lines(LIGHTNING, 1, 80))
+    attempt = attempt_of(tmp_path, "".join(bar[:30]), steps_total=40)
+    attempt.read_progress()
+    for place in range(30, 80, 10):
+        with attempt.directory.log.open("a") as log:
+            log.write("".join(bar[place : place + 10]))
+        attempt.read_progress()
+        assert attempt.track.steps_done == min(place + 9, 39)  # the last line has not ended
+        assert attempt.track.close_window().steps == 10
+    attempt.directory.exit.write_text('{"return_code": 0}')
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == 80  # FINISHED_BEYOND says so
