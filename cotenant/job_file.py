@@ -230,6 +230,7 @@ def _read_settings(spec: scheduling_pb2.JobSpec, value: object) -> None:
             ddp_bucket_bytes=None if bucket_bytes is None else _whole_number("ddp_bucket_bytes", bucket_bytes),
             input_wait_ms=_real_number("input_wait_ms", value.get("input_wait_ms", 0.0)),
             sharded_ranks=_whole_number("sharded_ranks", value.get("sharded_ranks", 0)),
+            gathered_ratio=_real_number("gathered_ratio", value.get("gathered_ratio", 0.0)),
         )
     )
 
@@ -237,6 +238,7 @@ def _read_settings(spec: scheduling_pb2.JobSpec, value: object) -> None:
 _SETTINGS = (
     "batch_size", "precision", "optimizer", "mode", "input_wait_ratio", "input_wait_ms", "dimension_bindings",
     "channels_last", "activation_checkpointing", "ddp_bucket_bytes", "sharded_ranks",
+    "gathered_ratio",
 )  # fmt: skip
 
 

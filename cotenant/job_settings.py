@@ -29,7 +29,7 @@ _SWITCHES: Final = frozenset({"channels_last", "activation_checkpointing"})
 _NUMBERS: Final = (
     "input_wait_ratio", "input_wait_ms", "host_memory_bytes", "disk_read_bytes_per_s", "network_bytes_per_s",
 )  # fmt: skip
-_LATER: Final = ("channels_last", "activation_checkpointing", "ddp_bucket_bytes", "sharded_ranks")
+_LATER: Final = ("channels_last", "activation_checkpointing", "ddp_bucket_bytes", "sharded_ranks", "gathered_ratio")
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -66,6 +66,7 @@ class JobSettings:
         activation_checkpointing: Whether activations are computed again in the backward pass instead of kept.
         ddp_bucket_bytes: Size of the buckets in which DistributedDataParallel exchanges gradients; None = it does not.
         sharded_ranks: Devices among which weights, gradients and optimizer state are divided; 0 = whole on each.
+        gathered_ratio: Share of that which a device holds whole at once to compute, 0 to 1; 0 = not stated.
 
     A record that was read from a disk may hold what no edge accepts any more; `checked` reports it.
     """
@@ -84,6 +85,7 @@ class JobSettings:
     ddp_bucket_bytes: int | None = None
     input_wait_ms: float = 0.0
     sharded_ranks: int = 0
+    gathered_ratio: float = 0.0
 
     def checked(self) -> JobSettings:
         """Return these settings.
@@ -121,6 +123,12 @@ class JobSettings:
                 "sharded_ranks",
                 f"sharded_ranks is {self.sharded_ranks}",
                 remedy=f"use 2 to {SHARDED_RANKS_MAX}, or leave it out where each device holds everything",
+            )
+        if not 0 <= self.gathered_ratio <= 1:
+            raise JobSettingsError(
+                "gathered_ratio",
+                f"gathered_ratio is {self.gathered_ratio:g}",
+                remedy="use the share of the weights that is whole at once, 0 to 1; leave it out when unknown",
             )
         return self
 

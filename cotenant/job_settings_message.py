@@ -42,6 +42,7 @@ def unchecked_settings(message: resources_pb2.JobSettings) -> JobSettings:
         ddp_bucket_bytes=message.ddp_bucket_bytes if message.HasField("ddp_bucket_bytes") else None,
         input_wait_ms=message.input_wait_ms,
         sharded_ranks=message.sharded_ranks,
+        gathered_ratio=message.gathered_ratio,
     )
 
 
@@ -62,4 +63,5 @@ def settings_message(settings: JobSettings) -> resources_pb2.JobSettings:
         ddp_bucket_bytes=settings.ddp_bucket_bytes,
         input_wait_ms=settings.input_wait_ms,
         sharded_ranks=settings.sharded_ranks,
+        gathered_ratio=settings.gathered_ratio,
     )

@@ -45,6 +45,7 @@ class CapturedJob:
         accumulation: Micro-batches in one step; None = not known.
         batches_per_step: Of them, those that loaders handed out one by one; 1 = not more, or not known.
         sharded_ranks: GPUs among which weights, gradients and optimizer state are divided; 0 = whole, or not known.
+        gathered_ratio: Share of that which a GPU holds whole at once; 0 = not known.
         optimizer: sgd | momentum | adam | adamw.
         precision: fp32 | tf32 | bf16 | fp16, as the script asked for it.
         input_wait_ms: Time of a step in which data was waited for, rounded, see `_steady_ms`; 0 = hardly any.
@@ -66,6 +67,7 @@ class CapturedJob:
     notes: tuple[str, ...]
     batches_per_step: int = 1
     sharded_ranks: int = 0
+    gathered_ratio: float = 0.0
 
     def summary(self) -> str:
         """Returns what was found in one line."""
@@ -86,6 +88,7 @@ class CapturedJob:
             found["activation_checkpointing"] = True
         if self.sharded_ranks:
             found["sharded_ranks"] = self.sharded_ranks
+            found |= {"gathered_ratio": self.gathered_ratio} if self.gathered_ratio else {}
         return found | ({"input_wait_ms": self.input_wait_ms} if self.input_wait_ms else {})
 
     def progress_keys(self) -> dict[str, int]:
@@ -195,6 +198,7 @@ def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:
         covered_ratio=result["covered_ratio"],
         notes=tuple(_notes(result, wait_ms)),
         sharded_ranks=_sharded_ranks(result),
+        gathered_ratio=result["gathered_ratio"] if _sharded_ranks(result) else 0.0,
         batches_per_step=min(passes, result["loaded_batches"] or passes),
     )
 

@@ -8,9 +8,9 @@ No row of a job with one of the first three was measured, so that physics says w
 - DDP copies gradients into buckets that hold as much as all gradients, unless they are views of the buckets, divides
   what is in them by the number of ranks, and copies it back. The exchange between devices is not in any answer.
 - Sharding (fully_shard) divides what learns, its gradients and the optimizer's state among devices. What computes is
-  gathered meanwhile: of equal segments of n layers two in sqrt(n), the present one and the next. A script may wrap
-  nothing but the whole network: the bound gathers all weights and gradients. Frozen weights are counted whole. The
-  exchange between devices is not in any answer.
+  gathered meanwhile: what a capture has seen, else of equal segments of n layers two in sqrt(n), the present one and
+  the next. A script may wrap nothing but the whole network: then the bound gathers all weights and gradients. Frozen
+  weights are counted whole. The exchange between devices is not in any answer.
 - Channels-last spares the tensor cores' transposes in half precision. 593 networks trained and 1,324 run on RTX 3090
   and 4090 (timm, mixed precision, both layouts) took .91 and .92 of the time in the median; nine in ten lie between
   .69 and 2.4 when trained (grouped convolutions are slow). Other precisions and networks without convolutions keep
@@ -80,9 +80,12 @@ def memory_factors(settings: JobSettings, counted: Sequence[MemoryBreakdown], la
     if settings.activation_checkpointing or settings.sharded_ranks:
         some = min(1.0, 2.0 / max(layers, 1.0) ** 0.5)
         keeps = (some, some / 2, (1.0 + some) / 2) if settings.activation_checkpointing else (1.0, 1.0, 1.0)
+        gathers = (
+            (settings.gathered_ratio, 0.0, settings.gathered_ratio) if settings.gathered_ratio else (some, 0.0, 1.0)
+        )
         value, lower, bound = (
             np.array([_reduced(each, settings, kept, gathered).total_bytes for each in counted]) / total
-            for kept, gathered in zip(keeps, (some, 0.0, 1.0), strict=True)
+            for kept, gathered in zip(keeps, gathers, strict=True)
         )
         one = Factors(value, lower, bound, bound)
     if settings.ddp_bucket_bytes is None:

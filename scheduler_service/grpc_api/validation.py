@@ -271,6 +271,13 @@ def _spanning_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolatio
         yield _violation("spec.command", f"leave out {', '.join(flags)[:200]}: the nodes tell torchrun of each other")
 
 
+def _sharding_violations(settings: resources_pb2.JobSettings, field: str) -> Iterator[FieldViolation]:
+    if settings.sharded_ranks == 1 or not 0 <= settings.sharded_ranks <= SHARDED_RANKS_MAX:
+        yield _violation(f"{field}.sharded_ranks", f"must be from 2 to {SHARDED_RANKS_MAX:,}, or 0: whole on each")
+    if not 0 <= settings.gathered_ratio <= 1:
+        yield _violation(f"{field}.gathered_ratio", "must be from 0 to 1")
+
+
 def settings_violations(
     settings: resources_pb2.JobSettings, *, field: str, is_needed: bool = True
 ) -> Iterator[FieldViolation]:
@@ -287,8 +294,7 @@ def settings_violations(
         yield _violation(f"{field}.input_wait_ms", "; ".join(fault))
     if settings.HasField("ddp_bucket_bytes") and not 1 <= settings.ddp_bucket_bytes <= DDP_BUCKET_BYTES_MAX:
         yield _violation(f"{field}.ddp_bucket_bytes", f"must be from 1 to {DDP_BUCKET_BYTES_MAX}, or absent")
-    if settings.sharded_ranks == 1 or not 0 <= settings.sharded_ranks <= SHARDED_RANKS_MAX:
-        yield _violation(f"{field}.sharded_ranks", f"must be from 2 to {SHARDED_RANKS_MAX:,}, or 0: whole on each")
+    yield from _sharding_violations(settings, field)
     if len(settings.dimension_bindings) > 64 or any(
         not 1 <= size <= 2**31 for size in settings.dimension_bindings.values()
     ):

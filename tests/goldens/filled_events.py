@@ -81,6 +81,7 @@ def filled_settings() -> JobSettings:
         "ddp_bucket_bytes": None,
         "input_wait_ms": 0.0,
         "sharded_ranks": 0,
+        "gathered_ratio": 0.0,
     }
     return replace(settings, **later)
 

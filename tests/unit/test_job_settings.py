@@ -42,6 +42,7 @@ SETTINGS = st.builds(
     activation_checkpointing=st.booleans(),
     ddp_bucket_bytes=st.none() | st.integers(1, 1 << 40),
     sharded_ranks=st.just(0) | st.integers(2, 1_000_000),
+    gathered_ratio=st.floats(0, 1),
 )
 
 
@@ -200,8 +201,9 @@ def test_settings_that_change_memory_or_time_make_another_job() -> None:
         replace(ADAM, activation_checkpointing=True),
         replace(ADAM, ddp_bucket_bytes=26214400),
         replace(ADAM, sharded_ranks=4),
+        replace(ADAM, sharded_ranks=4, gathered_ratio=0.25),
     ]
-    assert len({each.key("0" * 64) for each in (ADAM, *others)}) == 5
+    assert len({each.key("0" * 64) for each in (ADAM, *others)}) == 6
     assert replace(ADAM, channels_last=False, ddp_bucket_bytes=None).key("0" * 64) == ADAM.key("0" * 64)
 
 

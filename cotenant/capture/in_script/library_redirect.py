@@ -75,6 +75,8 @@ def _redirect_sharding(module: Any, requested: Any) -> None:
         requested.is_sharded, requested.shards = True, _shards_of(named.get("mesh"))
         kind = str(getattr(named.get("mp_policy"), "param_dtype", None))
         requested.half = _HALVES.get(kind, requested.half)
+        stays_whole = named.get("reshard_after_forward") is False
+        requested.sharded.append((list(network) if isinstance(network, (list, tuple)) else [network], stays_whole))
         for each in network if isinstance(network, (list, tuple)) else [network]:
             for name in calls:
                 setattr(each, name, lambda *args, **named: None)

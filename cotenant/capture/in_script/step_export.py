@@ -12,6 +12,7 @@ from .held_memory import outside_bytes
 from .network_chain import chain_of
 from .padded_sequences import PaddedSequences
 from .repeated_calls import as_one_batch
+from .sharded_units import gathered_ratio
 from .step_window import IN_A_LIST, Call, Window, images_in_list, tensors_of
 
 EXPORT_FILE = "export.pt2"
@@ -143,6 +144,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "recomputes": recorder.recomputes,
         "is_sharded": recorder.requested.is_sharded,
         "shards": recorder.requested.shards,
+        "gathered_ratio": gathered_ratio(recorder.requested.sharded),
         "differentiates_twice": recorder.differentiates_twice,
         **window.facts(),
     }

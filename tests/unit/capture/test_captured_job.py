@@ -42,6 +42,7 @@ RESULT: dict[str, Any] = {
     "recomputes": False,
     "is_sharded": False,
     "shards": 0,
+    "gathered_ratio": 0.25,
     "differentiates_twice": False,
     "wait_s": 0.0,
     "step_s": 1.0,
@@ -169,6 +170,7 @@ def test_the_ranks_among_which_weights_are_divided_become_a_setting(told: dict[s
     )
     job = captured_job._as_job(outcome, read_graph(GRAPH))
     assert job.settings().get("sharded_ranks", 0) == ranks
+    assert job.settings().get("gathered_ratio", 0) == (0.25 if ranks else 0)
     assert any(f"lie in {ranks} parts" in note for note in job.notes) is (ranks > 0)
 
 

@@ -126,6 +126,17 @@ def test_weights_in_parts_leave_a_rank_its_part_and_what_is_gathered(predictor: 
         assert each.value < each.upper_99 < plain.upper_99 - 1.8 * spared * parameter_bytes
 
 
+def test_what_a_capture_saw_gathered_bounds_what_is_whole_at_once(predictor: Predictor) -> None:
+    all_or_less, some, much = (
+        ask(predictor, WIDE, batch=1, sharded_ranks=8, gathered_ratio=ratio).memory_bytes for ratio in (0.0, 0.2, 0.9)
+    )
+    parameter_bytes = describe_graph(WIDE).at_batch(1).parameter_bytes
+    assert some.value < much.value
+    bounds = [each.upper_99 or 0.0 for each in (some, much, all_or_less)]
+    assert bounds == sorted(bounds)
+    assert bounds[2] - bounds[0] > 2 * 0.7 * 7 / 8 * parameter_bytes  # of weights and gradients
+
+
 def test_a_job_in_parts_has_a_key_of_its_own_and_inference_is_not_divided(predictor: Predictor) -> None:
     assert ask(predictor, sharded_ranks=2).job_key != ask(predictor).job_key
     told: dict[str, Any] = {"mode": "infer", "optimizer": "sgd"}
