@@ -14,6 +14,7 @@ from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.pair_estimator import estimate_pairs
 from predictor_service.inference.records import PairJob, PairsQuestion
 from predictor_service.registry.manifest import Manifest
+from predictor_service.registry.model_card import write_card
 from predictor_service.registry.served_version import load_target
 from predictor_service.retraining.datasets import Dataset, read_dataset
 from predictor_service.retraining.learned_rows import select_rows, way_of
@@ -66,6 +67,7 @@ def test_a_version_says_the_way_that_it_learned_and_reads_it_back(trained: Train
     assert {name: record.share_mode for name, record in records.items() if record.share_mode} == {
         SLOWDOWN.name: "time_slicing"
     }
+    assert write_card(again).count("All pairs shared the device by time_slicing") == 1
 
 
 @pytest.mark.parametrize(
