@@ -59,7 +59,8 @@ _MANY = (
     r"[\])|,;: \t\"']{0,6}(?:train(?:ing)?[ _/])?loss)(?: done| completed)?"
 )
 _WORD = rf"(?=[sinubépkшиス스第迭步反])(?:{_BEGIN}|{_COMPOUND})(?:{_WORDS}|{_MANY})(?: ?\((?:train|training)\))?"
-_DIGIT = rf"(?=[0-9])(?<![0-9./]){INSIDE}"
+# The exponent of 5e-05 is no number of its own.
+_DIGIT = rf"(?=[0-9])(?<![0-9./])(?<![0-9]e[+-]){INSIDE}"
 _BETWEEN = r"(?:[\"']?[ \t]{0,2}[:=#\uff1a]?[ \t]{0,2}[\[(#\"']? {0,8}|[_-])"
 _OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
 _COUNT = rf"(?={LOOSE}/ {{0,4}}{LOOSE}"
