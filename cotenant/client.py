@@ -317,6 +317,8 @@ def job_settings(
     activation_checkpointing: bool = False,
     ddp_bucket_bytes: int | None = None,
     input_wait_ms: float = 0.0,
+    sharded_ranks: int = 0,
+    gathered_ratio: float = 0.0,
 ) -> resources_pb2.JobSettings:
     """Builds settings from the short names that users type.
 
@@ -336,6 +338,8 @@ def job_settings(
         activation_checkpointing=activation_checkpointing,
         ddp_bucket_bytes=ddp_bucket_bytes,
         input_wait_ms=input_wait_ms,
+        sharded_ranks=sharded_ranks,
+        gathered_ratio=gathered_ratio,
     )
 
 

@@ -6,6 +6,7 @@
     graph: graphs/resnet.onnx       # relative to this file; leave out = nothing is predicted, the job runs alone
     settings: {batch_size: 64, optimizer: adam, input_wait_ms: 12}
     steps: 2000
+    accumulation: 4                 # batches that the script takes for one step; leave out = one, or as captured
     ranks: 2                        # one process per GPU, each with the variables of torchrun
     share: safe                     # never | safe | any
     max_slowdown: 0.2               # 0.2 = a step may take 20 % longer
@@ -153,6 +154,12 @@ def _read_target_loss(spec: scheduling_pb2.JobSpec, value: object) -> None:
         raise InputError(f"target_loss must be above 0, not {value}", remedy="leave it out to end by steps")
 
 
+def _read_accumulation(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    spec.batches_per_step = _whole_number("accumulation", value)
+    if spec.batches_per_step < 1:  # in the message 0 stands for "not known"
+        raise InputError(f"accumulation must be at least 1, not {value}", remedy="leave it out if you do not know")
+
+
 def _read_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
     if isinstance(value, str) and not value.strip().isdecimal():
         spec.allowed_gpus[:] = read_gpu_range(value)
@@ -222,13 +229,16 @@ def _read_settings(spec: scheduling_pb2.JobSpec, value: object) -> None:
             activation_checkpointing=_switch("activation_checkpointing", value.get("activation_checkpointing", False)),
             ddp_bucket_bytes=None if bucket_bytes is None else _whole_number("ddp_bucket_bytes", bucket_bytes),
             input_wait_ms=_real_number("input_wait_ms", value.get("input_wait_ms", 0.0)),
+            sharded_ranks=_whole_number("sharded_ranks", value.get("sharded_ranks", 0)),
+            gathered_ratio=_real_number("gathered_ratio", value.get("gathered_ratio", 0.0)),
         )
     )
 
 
 _SETTINGS = (
     "batch_size", "precision", "optimizer", "mode", "input_wait_ratio", "input_wait_ms", "dimension_bindings",
-    "channels_last", "activation_checkpointing", "ddp_bucket_bytes",
+    "channels_last", "activation_checkpointing", "ddp_bucket_bytes", "sharded_ranks",
+    "gathered_ratio",
 )  # fmt: skip
 
 
@@ -258,6 +268,7 @@ _READERS: Mapping[str, Reader] = {
     "allowed_gpus": _read_allowed_gpus,
     "steps": _read_steps,
     "target_loss": _read_target_loss,
+    "accumulation": _read_accumulation,
     "share": lambda spec, value: setattr(spec, "share", share_mode(str(value))),
     "max_slowdown": _number("max_slowdown_ratio", "max_slowdown"),
     "cpu_cores": _number("cpu_cores", "cpu_cores"),

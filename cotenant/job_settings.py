@@ -16,6 +16,7 @@ from typing import Final
 BATCH_SIZE_MAX: Final = 1_000_000
 DDP_BUCKET_BYTES_MAX: Final = 1 << 40
 INPUT_WAIT_MS_MAX: Final = 3_600_000.0
+SHARDED_RANKS_MAX: Final = 1_000_000
 INPUT_WAIT_SHARE_MAX: Final = 0.99
 """No share of a step that is told by a wait in milliseconds is larger: what is left of a step is divided by."""
 MODES: Final = ("train", "infer")
@@ -23,12 +24,12 @@ PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16")
 OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
 
 _ENUM_PREFIXES: Final = {"mode": "RUN_MODE_", "precision": "PRECISION_", "optimizer": "OPTIMIZER_"}
-_WHOLE_NUMBERS: Final = frozenset({"global_batch_size", "host_memory_bytes", "ddp_bucket_bytes"})
+_WHOLE_NUMBERS: Final = frozenset({"global_batch_size", "host_memory_bytes", "ddp_bucket_bytes", "sharded_ranks"})
 _SWITCHES: Final = frozenset({"channels_last", "activation_checkpointing"})
 _NUMBERS: Final = (
     "input_wait_ratio", "input_wait_ms", "host_memory_bytes", "disk_read_bytes_per_s", "network_bytes_per_s",
 )  # fmt: skip
-_LATER: Final = ("channels_last", "activation_checkpointing", "ddp_bucket_bytes")
+_LATER: Final = ("channels_last", "activation_checkpointing", "ddp_bucket_bytes", "sharded_ranks", "gathered_ratio")
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -64,6 +65,8 @@ class JobSettings:
         channels_last: Whether images lie in memory with their channels last.
         activation_checkpointing: Whether activations are computed again in the backward pass instead of kept.
         ddp_bucket_bytes: Size of the buckets in which DistributedDataParallel exchanges gradients; None = it does not.
+        sharded_ranks: Devices among which weights, gradients and optimizer state are divided; 0 = whole on each.
+        gathered_ratio: Share of that which a device holds whole at once to compute, 0 to 1; 0 = not stated.
 
     A record that was read from a disk may hold what no edge accepts any more; `checked` reports it.
     """
@@ -81,6 +84,8 @@ class JobSettings:
     activation_checkpointing: bool = False
     ddp_bucket_bytes: int | None = None
     input_wait_ms: float = 0.0
+    sharded_ranks: int = 0
+    gathered_ratio: float = 0.0
 
     def checked(self) -> JobSettings:
         """Return these settings.
@@ -112,6 +117,18 @@ class JobSettings:
                 "ddp_bucket_bytes",
                 f"ddp_bucket_bytes is {self.ddp_bucket_bytes}",
                 remedy=f"use the size of a bucket, 1 to {DDP_BUCKET_BYTES_MAX} bytes (PyTorch's own is 26214400)",
+            )
+        if self.sharded_ranks == 1 or not 0 <= self.sharded_ranks <= SHARDED_RANKS_MAX:
+            raise JobSettingsError(
+                "sharded_ranks",
+                f"sharded_ranks is {self.sharded_ranks}",
+                remedy=f"use 2 to {SHARDED_RANKS_MAX}, or leave it out where each device holds everything",
+            )
+        if not 0 <= self.gathered_ratio <= 1:
+            raise JobSettingsError(
+                "gathered_ratio",
+                f"gathered_ratio is {self.gathered_ratio:g}",
+                remedy="use the share of the weights that is whole at once, 0 to 1; leave it out when unknown",
             )
         return self
 

@@ -41,6 +41,8 @@ def unchecked_settings(message: resources_pb2.JobSettings) -> JobSettings:
         activation_checkpointing=message.activation_checkpointing,
         ddp_bucket_bytes=message.ddp_bucket_bytes if message.HasField("ddp_bucket_bytes") else None,
         input_wait_ms=message.input_wait_ms,
+        sharded_ranks=message.sharded_ranks,
+        gathered_ratio=message.gathered_ratio,
     )
 
 
@@ -60,4 +62,6 @@ def settings_message(settings: JobSettings) -> resources_pb2.JobSettings:
         activation_checkpointing=settings.activation_checkpointing,
         ddp_bucket_bytes=settings.ddp_bucket_bytes,
         input_wait_ms=settings.input_wait_ms,
+        sharded_ranks=settings.sharded_ranks,
+        gathered_ratio=settings.gathered_ratio,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 from cotenant.client_errors import InputError
@@ -88,3 +89,18 @@ def format_ms(duration_ms: float) -> str:
     """Returns milliseconds with three significant digits, e.g. 4.27 ms."""
     digits = 2 if duration_ms < 10 else 1 if duration_ms < 100 else 0
     return f"{duration_ms:.{digits}f} ms"
+
+
+def format_named(name: str, value: float) -> str:
+    """Returns a quantity whose unit ends its name in words, e.g. gpu_memory_bytes -> gpu memory 80.00 GiB."""
+    words, _, unit = name.rpartition("_")
+    form = _FORMS.get(unit) if words else None
+    text = form(value) if form is not None else f"{value:,.6g}"
+    return f"{(words if form is not None else name).replace('_', ' ')} {text}"
+
+
+def _format_short(duration_ms: float) -> str:
+    return format_ms(duration_ms) if duration_ms < 1_000 else format_duration(duration_ms)
+
+
+_FORMS: Mapping[str, Format] = MappingProxyType({"bytes": format_gib, "ratio": format_percent, "ms": _format_short})

@@ -141,6 +141,7 @@ def launch_from_message(message: messages.LaunchJob, *, is_early: bool = False) 
         cpu_cores=_sum_of_limits(spec.cpu_cores * part_ratio, servers_here, spec.servers.cpu_cores),
         progress_regex=spec.progress_regex,
         steps_total=spec.steps_total,
+        batches_per_step=spec.batches_per_step,
         target_loss=spec.target_loss,
         co_located_limits={
             key_from_message(limit.key): limit.memory_limit_bytes for limit in message.co_located_limits

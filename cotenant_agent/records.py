@@ -143,6 +143,7 @@ class LaunchRequest:
         has_ranks: one process per device, instead of one that sees them all.
         collective_timeout_ms: how long ranks wait for each other; 0 = as the frameworks do.
         gang_part: which part of a gang across nodes it is; None = all of its ranks are here.
+        batches_per_step: that its script itself takes for one optimizer step; 0 = not known.
         target_loss: at which training may end; 0 = it ends by its steps.
         servers: processes that hold its parameters; None = it has none.
         watches_ranks: what its ranks say of their own time for a step is told to the scheduler.
@@ -168,6 +169,7 @@ class LaunchRequest:
     cpu_cores: float = 0.0
     progress_regex: str = ""
     steps_total: int = 0
+    batches_per_step: int = 0
     co_located_limits: Mapping[AttemptKey, int] = field(default_factory=dict)
     measured_job: MeasuredJob | None = None
     tenant: str = ""
@@ -204,8 +206,7 @@ class GpuDescription:
 class GpuReading:
     """What one device showed since the last reading; None = not reported by the driver.
 
-    Attributes:
-        foreign_ratio: use of the device by processes of none of this node's jobs.
+    `foreign_ratio` is the use of the device by processes of none of this node's jobs.
     """
 
     gpu_id: str
@@ -235,8 +236,7 @@ class JobProcesses:
 class JobUsage:
     """What one attempt used since the last reading; None = unknown, which is not zero.
 
-    Attributes:
-        memory_bytes: on the device of which it takes most, since limits and reservations are those of one device.
+    `memory_bytes` is that of the device of which it takes most, since limits and reservations are those of one device.
     """
 
     memory_bytes: int | None = None

@@ -38,6 +38,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # OpenBLAS's spin too and know no such policy: on products as small as ours two take thrice the time of one.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# gRPC's handlers run in every fork of a process with its threads, and now and then abort there (signal 6 or 11), before
+# the program begins: so ends what a test starts as another user, for which Python forks instead of calling vfork.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # Agents that a test starts would measure their devices for up to a minute; those about calibration ask for it.
 os.environ.setdefault("COTENANT_AGENT_CALIBRATE", "false")
 load_once()

@@ -50,6 +50,7 @@ def write_job(job: CapturedJob, command: Sequence[str], directory: Path, files: 
         "working_directory": str(directory),
         "graph": graph.name,
         "settings": job.settings(),
+        **job.progress_keys(),
     }
     lines = [f"{FIRST_LINE}: {job.summary()}", *(f"# {note}" for note in job.notes)]
     text = "\n".join(lines) + "\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

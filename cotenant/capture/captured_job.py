@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant import extras, programs
+from cotenant.capture.in_script.step_window import IN_A_LIST
 from cotenant.capture.reasons import (
     BY_HAND,
     COMPLEX_NUMBERS,
@@ -42,6 +43,9 @@ class CapturedJob:
         graph: ONNX file without weights.
         batch_size: Samples of one optimizer step, over all micro-batches and processes.
         accumulation: Micro-batches in one step; None = not known.
+        batches_per_step: Of them, those that loaders handed out one by one; 1 = not more, or not known.
+        sharded_ranks: GPUs among which weights, gradients and optimizer state are divided; 0 = whole, or not known.
+        gathered_ratio: Share of that which a GPU holds whole at once; 0 = not known.
         optimizer: sgd | momentum | adam | adamw.
         precision: fp32 | tf32 | bf16 | fp16, as the script asked for it.
         input_wait_ms: Time of a step in which data was waited for, rounded, see `_steady_ms`; 0 = hardly any.
@@ -61,6 +65,9 @@ class CapturedJob:
     parameters: int
     covered_ratio: float
     notes: tuple[str, ...]
+    batches_per_step: int = 1
+    sharded_ranks: int = 0
+    gathered_ratio: float = 0.0
 
     def summary(self) -> str:
         """Returns what was found in one line."""
@@ -72,10 +79,21 @@ class CapturedJob:
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings as a job file holds them."""
-        found = {"batch_size": self.batch_size, "optimizer": self.optimizer, "precision": self.precision}
+        found: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "optimizer": self.optimizer,
+            "precision": self.precision,
+        }
         if self.activation_checkpointing:
             found["activation_checkpointing"] = True
+        if self.sharded_ranks:
+            found["sharded_ranks"] = self.sharded_ranks
+            found |= {"gathered_ratio": self.gathered_ratio} if self.gathered_ratio else {}
         return found | ({"input_wait_ms": self.input_wait_ms} if self.input_wait_ms else {})
+
+    def progress_keys(self) -> dict[str, int]:
+        """Returns what a job file holds besides, so that batches in the output of the script are told as steps."""
+        return {"accumulation": self.batches_per_step} if self.batches_per_step > 1 else {}
 
 
 def missing_for_capture() -> str:
@@ -179,6 +197,9 @@ def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:
         parameters=result["parameters"],
         covered_ratio=result["covered_ratio"],
         notes=tuple(_notes(result, wait_ms)),
+        sharded_ranks=_sharded_ranks(result),
+        gathered_ratio=result["gathered_ratio"] if _sharded_ranks(result) else 0.0,
+        batches_per_step=min(passes, result["loaded_batches"] or passes),
     )
 
 
@@ -202,7 +223,7 @@ def _notes(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         ),
         (
             result["is_batch_fixed"],
-            _fixed_batch_text(result["batch_fixed_at"]),
+            _fixed_batch_text(result["batch_fixed_at"], is_list=result["batch_dimension"] == IN_A_LIST),
         ),
         (
             result["single_samples"] > 1,
@@ -238,12 +259,17 @@ def _notes(result: Mapping[str, Any], wait_ms: float) -> list[str]:
     return [text for applies, text in found if applies]
 
 
-def _fixed_batch_text(place: str) -> str:
+def _fixed_batch_text(place: str, *, is_list: bool) -> str:
+    inferred = "predictions for other batch sizes are inferred from it and say so (FIXED_BATCH)"
+    if is_list:
+        return (
+            f"the network takes its images in a list, of which no export leaves the length open: {inferred}; for "
+            "another batch capture the script with that batch"
+        )
     why = f", because of {place}" if place else ""
     return (
-        f"the network could be exported for this batch size only{why}: predictions for other batch sizes are inferred "
-        "from it and say so (FIXED_BATCH); x.shape[0] in the forward pass, not len(x), int() or range() of it, keeps "
-        "the batch open"
+        f"the network could be exported for this batch size only{why}: {inferred}; x.shape[0] in the forward pass, not "
+        "len(x), int() or range() of it, keeps the batch open"
     )
 
 
@@ -255,7 +281,7 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
         ),
         (
             result["is_sharded"],
-            "weights that lie in parts on several GPUs are predicted as whole on each: they need less memory there",
+            _sharding_text(_sharded_ranks(result)),
         ),
         (
             result["differentiates_twice"],
@@ -297,6 +323,25 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
             f"input was waited for some {wait_ms:g} ms of a step here, a larger part of a step on a GPU",
         ),
     ]
+
+
+def _sharded_ranks(result: Mapping[str, Any]) -> int:
+    """In how many parts weights lie; 0 = whole, or one process alone does not tell."""
+    ranks = (result["shards"] or result["world_size"]) if result["is_sharded"] else 0
+    return int(ranks) if ranks > 1 else 0
+
+
+def _sharding_text(ranks: int) -> str:
+    if not ranks:
+        return (
+            "weights would lie in parts on several GPUs, and one process does not tell on how many: predicted as whole "
+            "on each, which is more than they need; state the number with --sharded-ranks, or capture all processes "
+            "(torchrun --nproc-per-node N)"
+        )
+    return (
+        f"weights, gradients and the optimizer's state lie in {ranks} parts, on as many GPUs: predicted so, but for "
+        "what is gathered to compute; on another number of GPUs state it with --sharded-ranks"
+    )
 
 
 def _count(number: int) -> str:

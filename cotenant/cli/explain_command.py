@@ -94,7 +94,7 @@ def _start_lines(answer: scheduling_pb2.ExplainJobResponse, changes: Mapping[str
 
 
 def _summary(answer: scheduling_pb2.ExplainJobResponse, changes: Mapping[str, str]) -> list[tuple[str, str]]:
-    numbers = ", ".join(f"{name}={value:g}" for name, value in sorted(answer.reason.numbers.items()))
+    numbers = ", ".join(quantities.format_named(name, value) for name, value in sorted(answer.reason.numbers.items()))
     lines = [
         ("job", f"{answer.job.job_id}  {answer.job.spec.name}  {phase_name(answer.job)}"),
         ("reason", coded_reason(answer.reason)),

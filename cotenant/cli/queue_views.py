@@ -7,6 +7,7 @@ from cotenant.job_file_queue import PRIORITIES
 from cotenant.v1 import scheduling_pb2
 
 NAMED_PARENTS_MAX = 8
+_REST_MS_MIN = 1_000
 _NAMES = {number: name for name, number in PRIORITIES.items()}
 
 
@@ -16,14 +17,24 @@ def priority_name(priority: int) -> str:
 
 
 def queue_notes(job: scheduling_pb2.Job, at_ms: int) -> list[str]:
-    """Returns what should be known about a job at a glance: it stalls, it will miss its deadline."""
+    """Returns what should be known about a job at a glance: it stalls, it will miss its deadline or has missed it."""
     notes = []
     if job.stalled_since_ms:
         notes.append(f"stalled: no step for {quantities.format_duration(at_ms - job.stalled_since_ms)}")
     if job.HasField("deadline_missed_by_ms"):
-        missed = quantities.format_duration(job.deadline_missed_by_ms)
-        notes.append(f"will miss its deadline by {missed} at least")
+        notes.append(_deadline_note(job, at_ms))
     return notes
+
+
+def _deadline_note(job: scheduling_pb2.Job, at_ms: int) -> str:
+    """A deadline that has passed cannot be met any more, whatever the job still needs."""
+    missed = quantities.format_duration(job.deadline_missed_by_ms)
+    passed_ms = at_ms - job.spec.deadline_at_ms
+    if not job.spec.deadline_at_ms or passed_ms < 0:
+        return f"will miss its deadline by {missed} at least"
+    left_ms = job.deadline_missed_by_ms - passed_ms
+    rest = f" and it needs {quantities.format_duration(left_ms)} more at least" if left_ms >= _REST_MS_MIN else ""
+    return f"its deadline passed {quantities.format_duration(passed_ms)} ago{rest}"
 
 
 def queue_lines(job: scheduling_pb2.Job, at_ms: int) -> list[tuple[str, str]]:

@@ -23,6 +23,8 @@ from cotenant.program_settings import Resolved
 from cotenant.terminal_text import harmless
 
 WIDTH_WITHOUT_TERMINAL = 160
+WIDTH_OF_A_FILE = 10_000
+"""So that nothing is ever folded; names and ids are bounded."""
 WIDTH_OF_A_TERMINAL = 80
 """Where it does not tell its own: in containers, on serial lines, under `script`."""
 _FURTHER_IN = "    "
@@ -43,8 +45,9 @@ class Session:
 
     @property
     def width(self) -> int:
-        """Columns that a table may take; wide output asks for more than a small terminal has."""
-        return output_width()
+        """Columns that a table may take; wide output that goes into a pipe or a file is folded and cut nowhere."""
+        is_read_by_programs = self.output is OutputFormat.WIDE and not _has_edges()
+        return WIDTH_OF_A_FILE if is_read_by_programs else output_width()
 
     def scheduler(self) -> SchedulerClient:
         """Returns a client; nothing is dialled yet."""
@@ -67,9 +70,15 @@ def output_width() -> int:
     """Returns COLUMNS, else the terminal's width, else a width that suits a pipe; 0 columns are an unknown width."""
     if columns := int(os.environ.get("COLUMNS") or 0):  # digits only: command_run has seen to it
         return columns
-    if sys.stdout is not None and sys.stdout.isatty():
+    if _has_edges():
         return os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH_OF_A_TERMINAL
     return WIDTH_WITHOUT_TERMINAL
+
+
+def _has_edges() -> bool:
+    """Whether COLUMNS or a terminal says how wide a line may be."""
+    is_stated = int(os.environ.get("COLUMNS") or 0) > 0
+    return is_stated or (sys.stdout is not None and sys.stdout.isatty())
 
 
 def show(text: Text | str) -> None:

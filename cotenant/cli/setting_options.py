@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from cotenant.job_settings import DDP_BUCKET_BYTES_MAX, INPUT_WAIT_MS_MAX
+from cotenant.job_settings import DDP_BUCKET_BYTES_MAX, INPUT_WAIT_MS_MAX, SHARDED_RANKS_MAX
 from cotenant.option_types import FiniteRange
 from cotenant.v1 import resources_pb2
 
@@ -38,9 +38,28 @@ SETTING_OPTIONS = (
         metavar="BYTES",
         help="The job runs under DistributedDataParallel, whose own is 26214400.",
     ),
+    click.option(
+        "--sharded-ranks",
+        type=click.IntRange(2, SHARDED_RANKS_MAX),
+        metavar="N",
+        help="GPUs among which fully_shard divides weights, gradients and state.",
+    ),
+    click.option(
+        "--gathered-ratio",
+        type=click.FloatRange(0, 1, min_open=True),
+        metavar="RATIO",
+        help="Share of them that a GPU holds whole at once.",
+    ),
 )
 _WAITS = ("input_wait_ms", "input_wait_ratio")
-SETTING_NAMES = (*_WAITS, "channels_last", "activation_checkpointing", "ddp_bucket_bytes")
+SETTING_NAMES = (
+    *_WAITS,
+    "channels_last",
+    "activation_checkpointing",
+    "ddp_bucket_bytes",
+    "sharded_ranks",
+    "gathered_ratio",
+)
 _BINDING = re.compile(r"dimension_bindings\[([^\]\s]+)\]")
 _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -86,5 +105,7 @@ def flags_of_settings(settings: resources_pb2.JobSettings) -> list[str]:
     flags += ["--input-wait-ms", str(settings.input_wait_ms)] if settings.input_wait_ms else []
     flags += ["--channels-last"] if settings.channels_last else []
     flags += ["--activation-checkpointing"] if settings.activation_checkpointing else []
+    flags += ["--sharded-ranks", str(settings.sharded_ranks)] if settings.sharded_ranks else []
+    flags += ["--gathered-ratio", str(settings.gathered_ratio)] if settings.gathered_ratio else []
     bucket = str(settings.ddp_bucket_bytes)
     return [*flags, "--ddp-bucket-bytes", bucket] if settings.HasField("ddp_bucket_bytes") else flags

@@ -138,7 +138,8 @@ def _launched_files(command: Sequence[str]) -> Sequence[str]:
 def with_captured(content: Mapping[str, Any], job: CapturedJob) -> dict[str, Any]:
     """Returns the keys of a job file with what was captured where nothing was said."""
     said = content.get("settings") or {}
-    return {**content, "settings": {**job.settings(), **said} if isinstance(said, dict) else said}
+    settings = {**job.settings(), **said} if isinstance(said, dict) else said
+    return {**job.progress_keys(), **content, "settings": settings}
 
 
 def _has_predictor(session: Session) -> bool:

@@ -72,6 +72,11 @@ _FLAGS = (
     click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="A symbolic dimension."),
     click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of the whole job."),
     click.option(
+        "--accumulation",
+        type=click.IntRange(1, 1_000_000),
+        help="Batches that the script takes for one step.  [default: as captured]",
+    ),
+    click.option(
         "--target-loss",
         type=FiniteRange(min=0, min_open=True),
         help="Training ends at this loss; --steps is then the most, or --time-limit bounds it.",
@@ -252,9 +257,9 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 _SETTING_FLAGS = ("batch_size", "optimizer", "precision", *SETTING_NAMES)
 _SPEC_FLAGS = (
-    "name", "graph", "steps", "target_loss", "gpus", "ranks", "share", "max_slowdown", "memory", "progress_regex",
-    "collect_profiles", "no_trial", "no_prepare", "releases_memory", "migration_cost", "across_nodes",
-    "working_directory",
+    "name", "graph", "steps", "accumulation", "target_loss", "gpus", "ranks", "share", "max_slowdown", "memory",
+    "progress_regex", "collect_profiles", "no_trial", "no_prepare", "releases_memory", "migration_cost",
+    "across_nodes", "working_directory",
 )  # fmt: skip
 _PATH_FLAGS = ("graph", "working_directory")
 

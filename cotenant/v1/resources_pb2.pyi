@@ -230,6 +230,8 @@ class JobSettings(_message.Message):
     ACTIVATION_CHECKPOINTING_FIELD_NUMBER: _builtins.int
     DDP_BUCKET_BYTES_FIELD_NUMBER: _builtins.int
     INPUT_WAIT_MS_FIELD_NUMBER: _builtins.int
+    SHARDED_RANKS_FIELD_NUMBER: _builtins.int
+    GATHERED_RATIO_FIELD_NUMBER: _builtins.int
     global_batch_size: _builtins.int
     """Samples per optimizer step over all GPUs, 1 to 1,000,000."""
     mode: Global___RunMode.ValueType
@@ -251,6 +253,10 @@ class JobSettings(_message.Message):
     """Time that a step of global_batch_size samples on one GPU spends waiting for input, ms, 0 to 3,600,000; 0 = not stated.
     It is the same on every device; a part of the batch waits a part of it. Refused where input_wait_ratio is stated too.
     """
+    sharded_ranks: _builtins.int
+    """Devices among which weights, gradients and the state of the optimizer are divided (fully_shard), 2 to 1,000,000; 0 = whole on each."""
+    gathered_ratio: _builtins.float
+    """With sharded_ranks: share of what is divided that a device holds whole at once to compute, 0 to 1; 0 = not stated."""
     @_builtins.property
     def dimension_bindings(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Sizes of symbolic dimensions of the graph other than the batch."""
@@ -271,10 +277,12 @@ class JobSettings(_message.Message):
         activation_checkpointing: _builtins.bool = ...,
         ddp_bucket_bytes: _builtins.int | None = ...,
         input_wait_ms: _builtins.float = ...,
+        sharded_ranks: _builtins.int = ...,
+        gathered_ratio: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ddp_bucket_bytes", b"_ddp_bucket_bytes", "_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "ddp_bucket_bytes", b"ddp_bucket_bytes", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "host_memory_bytes", b"host_memory_bytes", "network_bytes_per_s", b"network_bytes_per_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ddp_bucket_bytes", b"_ddp_bucket_bytes", "_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "activation_checkpointing", b"activation_checkpointing", "channels_last", b"channels_last", "ddp_bucket_bytes", b"ddp_bucket_bytes", "dimension_bindings", b"dimension_bindings", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "global_batch_size", b"global_batch_size", "host_memory_bytes", b"host_memory_bytes", "input_wait_ms", b"input_wait_ms", "input_wait_ratio", b"input_wait_ratio", "mode", b"mode", "network_bytes_per_s", b"network_bytes_per_s", "optimizer", b"optimizer", "precision", b"precision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ddp_bucket_bytes", b"_ddp_bucket_bytes", "_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "activation_checkpointing", b"activation_checkpointing", "channels_last", b"channels_last", "ddp_bucket_bytes", b"ddp_bucket_bytes", "dimension_bindings", b"dimension_bindings", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "gathered_ratio", b"gathered_ratio", "global_batch_size", b"global_batch_size", "host_memory_bytes", b"host_memory_bytes", "input_wait_ms", b"input_wait_ms", "input_wait_ratio", b"input_wait_ratio", "mode", b"mode", "network_bytes_per_s", b"network_bytes_per_s", "optimizer", b"optimizer", "precision", b"precision", "sharded_ranks", b"sharded_ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ddp_bucket_bytes: _TypeAlias = _typing.Literal["ddp_bucket_bytes"]  # noqa: Y015
     _WhichOneofArgType__ddp_bucket_bytes: _TypeAlias = _typing.Literal["_ddp_bucket_bytes", b"_ddp_bucket_bytes"]  # noqa: Y015

@@ -148,6 +148,7 @@ class JobSpec(_message.Message):
     SERVERS_FIELD_NUMBER: _builtins.int
     STRAGGLER_RATIO_FIELD_NUMBER: _builtins.int
     STRAGGLER_WINDOW_MS_FIELD_NUMBER: _builtins.int
+    BATCHES_PER_STEP_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Letters, digits, '.', '_' and '-'; at most 63."""
     tenant: _builtins.str
@@ -224,6 +225,8 @@ class JobSpec(_message.Message):
     """
     straggler_window_ms: _builtins.int
     """For so long it must be slow; 0 = one minute."""
+    batches_per_step: _builtins.int
+    """Batches that the script itself takes for one optimizer step; 0 = not known. Numbers of batches in its output are told as steps by it."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Program and arguments, never a shell string. {sub_batch}, {accumulation_steps}, {checkpoint_dir} and {resume} are replaced."""
@@ -294,10 +297,11 @@ class JobSpec(_message.Message):
         servers: Global___ParameterServers | None = ...,
         straggler_ratio: _builtins.float = ...,
         straggler_window_ms: _builtins.int = ...,
+        batches_per_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["servers", b"servers", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "migration_cost_ms", b"migration_cost_ms", "name", b"name", "no_preparation", b"no_preparation", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "releases_memory", b"releases_memory", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "servers", b"servers", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "straggler_ratio", b"straggler_ratio", "straggler_window_ms", b"straggler_window_ms", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "batches_per_step", b"batches_per_step", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "migration_cost_ms", b"migration_cost_ms", "name", b"name", "no_preparation", b"no_preparation", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "releases_memory", b"releases_memory", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "servers", b"servers", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "straggler_ratio", b"straggler_ratio", "straggler_window_ms", b"straggler_window_ms", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -33,6 +33,7 @@ from cotenant_agent.ranks.spec_records import (
     read_watched_ranks,
 )
 from cotenant_agent.records import (
+    STEPS_LIMIT,
     AttemptEnd,
     AttemptKey,
     AttemptObservation,
@@ -239,9 +240,8 @@ class Attempt:
     def _accept_log(self, reports: list[ProgressReport], now_ns: int) -> None:
         """Take in what the log shows; what was recognised only never completes a job that was told to stop."""
         may_go_on = self._is_written(self.directory.stop) or not self.has_exit_record()
-        if self._recognises and self._steps_total and may_go_on:
-            reports = [replace(report, step=min(report.step, self._steps_total - 1)) for report in reports]
-        self.track.accept_plausible(reports, now_ns)
+        is_bounded = self._recognises and self._steps_total > 0 and may_go_on
+        self.track.accept_plausible(reports, now_ns, self._steps_total - 1 if is_bounded else STEPS_LIMIT)
 
     def _read_last_progress(self) -> None:
         """Take in what the job reported before it ended: also a last line without an end, as a bar leaves it."""

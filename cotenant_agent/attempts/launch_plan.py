@@ -198,3 +198,9 @@ def _contract(
         "COTENANT_GRACE_MS": str(grace_ms),
         "COTENANT_CHECKPOINT_INTERVAL_MS": str(checkpoint_interval_ms or ""),
     }
+
+
+def batches_of_step(request: LaunchRequest) -> int:
+    """Return how many batches the script takes for one step: its own number, times what an argument tells it."""
+    is_told = any("{accumulation_steps}" in argument for argument in request.command)
+    return max(request.batches_per_step, 1) * (max(request.accumulation_steps, 1) if is_told else 1)

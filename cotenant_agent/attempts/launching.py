@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.attempts.early_start import PREPARATION_LOST, early_argv, words_to_begin
-from cotenant_agent.attempts.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
+from cotenant_agent.attempts.launch_plan import LaunchPlaces, LaunchPlan, batches_of_step, plan_launch
 from cotenant_agent.checkpointing.checkpoints import Checkpoint
 from cotenant_agent.checkpointing.shared_storage import check_owner, leave_choice
 from cotenant_agent.devices.gpu_inventory import GpuInventory
@@ -276,6 +276,7 @@ class Launcher:
             "stop_grace_ms": stop_grace_ms,
             "progress_regex": request.progress_regex,
             "steps_total": request.steps_total,
+            "batches_per_step": batches_of_step(request),
             "global_batch_size": request.global_batch_size,
             "resume_step": -1 if resume is None else resume.step,
             "log_limit_bytes": log_limit_bytes(self._rules.log_limit_bytes, len(plan.ranks)),

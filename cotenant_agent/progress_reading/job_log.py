@@ -27,6 +27,7 @@ def open_log_progress(
     # Of several processes each may count its own samples, or those of all.
     batch_size = 0 if are_several else read_integer(spec, "global_batch_size")
     progress = LogProgress(log, pattern, before, read_integer(spec, "steps_total"), batch_size)
+    progress.note_batches(read_integer(spec, "batches_per_step", 1))
     arguments = spec.get("argv")
     progress.note_epochs(shlex.join(map(str, arguments)) if isinstance(arguments, list) else "")
     return progress

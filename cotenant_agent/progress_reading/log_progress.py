@@ -19,6 +19,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from cotenant_agent.keeper.lost_output import read_lost
+from cotenant_agent.progress_reading.batch_counters import Accumulation, rank_of_counter
 from cotenant_agent.progress_reading.log_reading import open_quietly
 from cotenant_agent.progress_reading.loss_recognition import printed_loss
 from cotenant_agent.progress_reading.printed_numbers import integer_of, total_behind
@@ -30,7 +31,6 @@ from cotenant_agent.progress_reading.progress_recognition import (
     find_loop,
     is_beyond_stated,
     is_other_work,
-    rank_of_counter,
     recognised,
     steps_of_full_bar,
     steps_of_last_epoch,
@@ -108,10 +108,8 @@ class LogProgress:
         self._pattern: re.Pattern[str] | None = None
         self._recognises, self._batch_size, self._steps_total = not pattern, batch_size, steps_total
         values_min = 1 if pattern else GROWING_VALUES_MIN
-        self._rest = ""
-        self._is_written_over = False
-        self._windows = self._lines = 0
-        self._timeouts = 0
+        self._rest, self._is_written_over = "", False
+        self._windows = self._lines = self._timeouts = 0
         self._loss: float | None = None
         self._epoch = 0
         self._counter = StepCounter(values_min)
@@ -129,6 +127,11 @@ class LogProgress:
         if epochs != self._steps_total:
             self._counter.epochs = max(self._counter.epochs, min(epochs, _EPOCHS_MAX))
 
+    def note_batches(self, batches: int) -> None:
+        """Remember how many batches a step takes; of an expression's numbers it says nothing."""
+        if self._recognises:
+            self._counter.accumulation = Accumulation(max(batches, 1), self._steps_total)
+
     @property
     def unseen_at_end(self) -> int:
         """How many steps may have come behind printed numbers without being printed; 0 = none, or not known."""
@@ -138,8 +141,9 @@ class LogProgress:
         """The steps of a job that has ended with success, by its numbers and the end of its log; 0 = not told."""
         if not self._recognises:
             return self._counter.steps_at_end
-        counted = max(steps_of_last_epoch(tail, steps_total), self._counter.steps_at_end)
-        return counted or steps_of_full_bar(tail)
+        accumulation = self._counter.accumulation
+        counted = max(steps_of_last_epoch(tail, steps_total, accumulation), self._counter.steps_at_end)
+        return counted or steps_of_full_bar(tail, accumulation)
 
     def to_record(self) -> dict[str, object]:
         """What the agent's next life goes on from: the unfinished line is read again."""

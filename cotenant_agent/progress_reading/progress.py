@@ -65,14 +65,19 @@ class ProgressTrack:
         self._window_start: ProgressReport | None = None
         self._is_paused = False
 
-    def accept_plausible(self, reports: Iterable[ProgressReport], now_ns: int) -> None:
-        """Take reports in, those that come from the future left out."""
+    def accept_plausible(self, reports: Iterable[ProgressReport], now_ns: int, steps_max: int = STEPS_LIMIT) -> None:
+        """Take reports in, those that come from the future left out; see `accept`."""
         for report in reports:
             if is_plausible(report, now_ns):
-                self.accept(report)
+                self.accept(report, steps_max)
 
-    def accept(self, report: ProgressReport) -> None:
-        """Take a report in; one that is older than what is known changes nothing."""
+    def accept(self, report: ProgressReport, steps_max: int = STEPS_LIMIT) -> None:
+        """Take a report in; one that is older than what is known changes nothing.
+
+        Args:
+            report: What the job says, or its log shows.
+            steps_max: More are not counted as done; that they are made shows in windows all the same.
+        """
         if report.allocated_bytes is not None:
             self.allocated.add(report.allocated_bytes)
             return
@@ -84,7 +89,7 @@ class ProgressTrack:
         if self._newest is None or report.step > self._newest.step:
             # Numbers that do not count yet (a bar may have begun again) tell nothing of when its steps were done.
             self._newest = report
-        self.steps_done = max(self.steps_done, report.step)
+        self.steps_done = max(self.steps_done, min(report.step, steps_max))
         self.epoch = report.epoch
         self.loss = report.loss if report.loss is not None else self.loss
 

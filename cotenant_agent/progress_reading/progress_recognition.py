@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 
+from cotenant_agent.progress_reading.batch_counters import ONE_BATCH, Accumulation
 from cotenant_agent.progress_reading.printed_numbers import (
     INSIDE,
     INTEGER,
@@ -58,7 +59,8 @@ _MANY = (
     r"[\])|,;: \t\"']{0,6}(?:train(?:ing)?[ _/])?loss)(?: done| completed)?"
 )
 _WORD = rf"(?=[sinubépkшиス스第迭步反])(?:{_BEGIN}|{_COMPOUND})(?:{_WORDS}|{_MANY})(?: ?\((?:train|training)\))?"
-_DIGIT = rf"(?=[0-9])(?<![0-9./]){INSIDE}"
+# The exponent of 5e-05 is no number of its own.
+_DIGIT = rf"(?=[0-9])(?<![0-9./])(?<![0-9]e[+-]){INSIDE}"
 _BETWEEN = r"(?:[\"']?[ \t]{0,2}[:=#\uff1a]?[ \t]{0,2}[\[(#\"']? {0,8}|[_-])"
 _OPEN_BAR = rf"[0-9]{{1,15}}(?={_UNIT} \[[0-9:]{{1,12}}, )"  # of a loader without a length
 _COUNT = rf"(?={LOOSE}/ {{0,4}}{LOOSE}"
@@ -124,13 +126,6 @@ _OUTER_LOOP = re.compile(
     r"|layer|class|stage|patience|counter|correct|score|reward|game)|/s\b"
 )
 
-# Updates and optimizer steps are what is meant; of moves in an environment or parts of a batch one step has many.
-_SURENESS = (
-    (3, re.compile(r"(?i)\b(?:updates?|opt(?:im|imi[sz]er)?[_ ]?step)\W*$")),
-    (2, re.compile(r"(?i)\bglobal[_ ]?step\W*$")),
-    (0, re.compile(r"(?i)\b(?:env(?:ironment)?|micro|mini|sub|accum(?:ulation)?|inner)[_ -]?(?:step|batch|iter)\W*$")),
-)
-
 # What was saved at a step has come that far; files that are saved one by one have not.
 _SAVING = re.compile(r"(?i)\b(?:sav|writing\b)")
 _AT_STEP = re.compile(rf"(?i)\b(?:{_WORDS})$")
@@ -176,13 +171,14 @@ def steps_of_samples(samples: int, total: int, batch_size: int) -> int:
     return -1 if samples % batch_size and samples != total else -(-samples // batch_size)
 
 
-def steps_of_last_epoch(tail: str, steps_total: int) -> int:
+def steps_of_last_epoch(tail: str, steps_total: int, accumulation: Accumulation = ONE_BATCH) -> int:
     """Returns the steps of a job by the last epoch that it printed.
 
     Args:
         tail: The end of its log.
         steps_total: What was stated; it decides whether epochs count from 0 or 1, whether they are its steps, and which
             is the last one where that is not printed (`Epoch: 200, Loss: 0.1`).
+        accumulation: What is known of the batches of a step.
 
     Returns:
         Steps; 0 = no epoch, or not the last one, or not at its end.
@@ -197,32 +193,26 @@ def steps_of_last_epoch(tail: str, steps_total: int) -> int:
     epoch, last, drawn, step, steps = found.groups()
     if int(epoch) != int(last) or step != steps:
         return 0
-    counts = (int(last) * int(steps or 1), (int(last) + 1) * int(steps or 1))
+    numbers, batches = (int(last), int(last) + 1), int(steps or 1)
+    if any(steps_total == number * batches for number in numbers):
+        return steps_total
+    steps_done = [accumulation.steps_of_epochs(number, batches) for number in numbers]
     # Without the bar that Lightning draws, which counts from 0, it may be one of samples.
-    return steps_total if steps_total in counts else counts[1] if drawn else 0
+    return steps_total if steps_total in steps_done else steps_done[1] if drawn else 0
 
 
-def steps_of_full_bar(tail: str) -> int:
+def steps_of_full_bar(tail: str, accumulation: Accumulation = ONE_BATCH) -> int:
     """Returns the steps of a job by the longest bar that it left behind, full; 0 = none.
 
     Bars of rich and alive-progress are printed once where there is no terminal, when they are full.
 
     Args:
         tail: The end of its log.
+        accumulation: What is known of the batches of a step.
     """
     found = _FULL_BAR.findall(_COLOURS.sub("", tail[-_TAIL_CHARACTERS:]))
-    return max((int(step) for label, step, steps in found if step == steps and not is_other_work(label)), default=0)
-
-
-def rank_of_counter(label: str) -> int:
-    """Returns how surely a number counts optimizer steps, by the words before it; higher is surer.
-
-    Where a line shows several, as `update 12 grad_step 48` does under accumulation, the surest one counts.
-
-    Args:
-        label: The words.
-    """
-    return next((rank for rank, words in _SURENESS if words.search(label) is not None), 1)
+    full = (int(step) for label, step, steps in found if step == steps and not is_other_work(label))
+    return max((accumulation.steps_of_epochs(1, batches) for batches in full), default=0)
 
 
 def find_loop(text: str) -> re.Match[str] | None:

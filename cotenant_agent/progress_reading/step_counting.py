@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 
+from cotenant_agent.progress_reading.batch_counters import ONE_BATCH
 from cotenant_agent.records import STEPS_LIMIT
 
 _VALUES_OF_A_PASS = 3
@@ -173,12 +174,13 @@ class StepCounter:
         values_min: So many growing numbers a bar shows before it counts.
 
     Attributes:
+        accumulation: What is known of the batches of a step.
         steps: What counts so far.
         epochs: What is stated; up to it a number that no word names may be one of them. 0 = not known.
     """
 
     def __init__(self, values_min: int = 1) -> None:
-        self._values_min = values_min
+        self._values_min, self.accumulation = values_min, ONE_BATCH
         self._bars: dict[tuple[str, int], _Bar] = {}
         self._growths = (0, 0, 0)
         self.steps = 0
@@ -188,7 +190,8 @@ class StepCounter:
     def interval(self) -> int:
         """How many steps lie between two printed numbers; 0 = it varies, or too few were seen."""
         _, before, newest = self._growths
-        return newest if newest == before else self._distance_of_two()
+        is_rounded = self.accumulation.batches > 1 and min(before, newest) > 0 and abs(newest - before) == 1
+        return max(newest, before) if newest == before or is_rounded else self._distance_of_two()
 
     def _distance_of_two(self) -> int:
         """The distance of two numbers where the first is one from the beginning: 0 or 1, or the first printed one."""
@@ -206,8 +209,8 @@ class StepCounter:
     @property
     def steps_at_end(self) -> int:
         """The steps of a job that has ended with success: the last pass of the bar that counts is over as well."""
-        total, bar = self._furthest()
-        return max(self.steps, bar.base + bar.pass_steps(total))
+        key, bar = self._furthest()
+        return max(self.steps, self.accumulation.steps(*key, max(bar.base + bar.pass_steps(key[1]), 0)))
 
     @property
     def unseen_at_end(self) -> int:
@@ -216,7 +219,7 @@ class StepCounter:
         A counter that begins with 0 ends one before the number of its steps. One without a total whose distances vary
         may be printed by the clock: then it may have done as many as between its last numbers.
         """
-        total, bar = self._furthest()
+        (_, total), bar = self._furthest()
         from_zero = int(bar.first == 0 and bar.values > 1)
         if total:
             return max(self.interval, from_zero)
@@ -240,10 +243,13 @@ class StepCounter:
         bar = next(above, _Bar())
         return bar.peak - bar.first > 2 * nested.starts
 
-    def _furthest(self) -> tuple[int, _Bar]:
-        """The bar that counts, behind its total."""
-        bars = ((total, bar) for (label, total), bar in self._bars.items() if self._counts(label, bar))
-        return max(bars, key=lambda item: item[1].steps, default=(0, _Bar()))
+    def _furthest(self) -> tuple[tuple[str, int], _Bar]:
+        """The bar that counts, behind its label and total."""
+        bars = ((key, bar) for key, bar in self._bars.items() if self._counts(key[0], bar))
+        return max(bars, key=lambda found: self._steps_of(*found), default=(("", 0), _Bar()))
+
+    def _steps_of(self, key: tuple[str, int], bar: _Bar) -> int:
+        return self.accumulation.steps(*key, bar.steps)
 
     def take(self, printed: PrintedStep) -> bool:
         """Take in the next number; whether it is one of the bar that counts."""
@@ -256,11 +262,11 @@ class StepCounter:
         bar.take(printed)
         if not self._counts(printed.label, bar):
             return False
-        is_furthest = bar.steps >= self.steps
-        if bar.steps > self.steps:
-            self._growths = (*self._growths[1:], bar.steps - self.steps)
-        self.steps = min(max(self.steps, bar.steps), STEPS_LIMIT - 1)
-        return is_furthest
+        steps, before = self._steps_of(key, bar), self.steps
+        if steps > before:
+            self._growths = (*self._growths[1:], steps - before)
+        self.steps = min(max(before, steps), STEPS_LIMIT - 1)
+        return steps >= before
 
     def to_record(self) -> dict[str, object]:
         """For the agent's next life."""

@@ -81,8 +81,11 @@ def list_command(settings: Settings, output: str) -> None:
         ]
         click.echo(json.dumps({"versions": rows, "history": history}))
         return
+    click.echo(f"  {'VERSION':<18}(* = served)")
     for row in rows:
         click.echo(f"{'*' if row['served'] else ' '} {row['version']}")
+    if events:
+        click.echo(f"\n{'WHEN':<{len(_date(0))}}  {'ACTION':<12}{'VERSION':<18}WHO: WHY")
     for event in events:
         click.echo(f"{_date(event.at_ms)}  {event.action.value:<12}{event.version or '-':<18}{event.who}: {event.why}")
 

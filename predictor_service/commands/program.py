@@ -95,6 +95,8 @@ def serve_command(settings: Settings) -> None:
 @click.option("--channels-last", is_flag=True, help="Images lie in memory with their channels last.")
 @click.option("--activation-checkpointing", is_flag=True, help="Activations are computed again, not kept.")
 @click.option("--ddp-bucket-bytes", type=int, help="Of DistributedDataParallel, where the job runs under it.")
+@click.option("--sharded-ranks", type=int, default=0, help="GPUs among which fully_shard divides what is held.")
+@click.option("--gathered-ratio", type=float, default=0.0, help="Share of that which a GPU holds whole at once.")
 @click.option("--bind", "bindings", multiple=True, help="NAME=SIZE of a symbolic dimension.")
 @click.option(
     "--device-memory-bytes",
@@ -127,6 +129,8 @@ def predict_command(context: click.Context, /, graph: Path, output: str, setting
                 activation_checkpointing=flags["activation_checkpointing"],
                 ddp_bucket_bytes=flags["ddp_bucket_bytes"],
                 input_wait_ms=flags["input_wait_ms"],
+                sharded_ranks=flags["sharded_ranks"],
+                gathered_ratio=flags["gathered_ratio"],
             )
         ),
         device=flags["device"],

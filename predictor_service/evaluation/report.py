@@ -17,6 +17,7 @@ from predictor_service.learning.resampling import Interval, bootstrap, bootstrap
 SCHEMA: Final = "cotenant.evaluate/1"
 SIZE_DECILE: Final = "size_decile"
 _GROUPS_SHOWN: Final = 10
+_IN_THE_UNIT: Final = frozenset({"mae", "rmse", "bias"})
 _RATIO_METRICS: Final = ("mae", "rmse", "mape_ratio", "rmsle")
 
 
@@ -198,9 +199,11 @@ def _lines(evaluation: Evaluation) -> Iterator[str]:
     yield ""
     yield f"{'metric':<28}{'value':>12}   95 % interval over groups"
     for name, value in evaluation.metrics.items():
-        yield f"{name:<28}{_number(value)}   {_range(evaluation.intervals.get(name))}"
+        unit = f" ({evaluation.unit})" if name in _IN_THE_UNIT else ""
+        yield f"{name + unit:<28}{_number(value)}   {_range(evaluation.intervals.get(name))}"
     yield ""
-    yield f"{'baseline':<20}{'mae':>12}{'mape_ratio':>12}{'ours / mae':>12}   95 % interval"
+    mae = f"mae ({evaluation.unit})"
+    yield f"{'baseline':<20}{mae:>12}{'mape_ratio':>12}{'ours / mae':>12}   95 % interval"
     for name, score in evaluation.baselines.items():
         if score is None:
             yield f"{name:<20}{'does not apply to these rows':>36}"
@@ -211,7 +214,7 @@ def _lines(evaluation: Evaluation) -> Iterator[str]:
     yield from _candidate_lines(evaluation.candidates)
     yield ""
     worst = sorted(evaluation.per_group, key=lambda score: -(score.metrics["mae"] or 0.0))
-    yield f"{'group, worst first':<32}{'rows':>8}{'mae':>12}{'mape_ratio':>12}{'in 90 %':>10}"
+    yield f"{'group, worst first':<32}{'rows':>8}{mae:>12}{'mape_ratio':>12}{'in 90 %':>10}"
     for group in worst[:_GROUPS_SHOWN]:
         numbers = _number(group.metrics["mae"]) + _number(group.metrics["mape_ratio"])
         yield f"{group.group[:31]:<32}{group.rows:>8}{numbers}{group.metrics['coverage_90_ratio'] or 0.0:>10.2f}"

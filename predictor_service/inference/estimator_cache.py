@@ -82,6 +82,8 @@ def _key(graph: MeasuredGraph, settings: JobSettings, device: DeviceType, confid
         settings.channels_last,
         settings.activation_checkpointing,
         settings.ddp_bucket_bytes,
+        settings.sharded_ranks,
+        settings.gathered_ratio,
         device.name,
         device.memory_bytes,
         # Of a generic type: what its driver says of it.

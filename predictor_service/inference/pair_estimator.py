@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cotenant.device_sharing import read_sharing
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.pair_features import (
     SoloFigures,
@@ -74,7 +75,7 @@ def estimate_pairs(
         )
         usable = trained[victim] & trained[other]
         level = np.where(both_known, Level.SOLO_KNOWN, np.where(usable, Level.GRAPH, Level.FALLBACK)).astype(np.int32)
-        in_domain = model.contains(columns) & solo_in_domain[victim] & solo_in_domain[other]
+        in_domain = model.contains(columns) & solo_in_domain[victim] & solo_in_domain[other] & _teaches(model, question)
     shape = (count, count)
     answer = PairsAnswer(
         prediction_id="",
@@ -90,6 +91,12 @@ def estimate_pairs(
     demand = np.clip([each.demand_ratio for each in alone], 0.0, 1.0)
     correct = _correction(model, question, np.outer(demand, demand))
     return _correct(answer, question, correct, measured or {})
+
+
+def _teaches(model: ServedTarget, question: PairsQuestion) -> bool:
+    """Whether a model learned from pairs that shared the device as is asked about, as far as either is said."""
+    learned = read_sharing(model.record.share_mode)
+    return not learned or not question.sharing or learned is question.sharing
 
 
 class _Alone(NamedTuple):

@@ -118,6 +118,7 @@ class TargetRecord:
         operator_mix: Tells networks of known families from others; None = too few networks to learn that.
         familiar: How far errors spread on the former; None = as on all.
         is_public: Whether others measured its rows, on machines of theirs: it comes with the program.
+        share_mode: For slowdowns: how the pairs of all rows shared the device; empty = not kept, or in several ways.
     """
 
     target: str
@@ -142,6 +143,7 @@ class TargetRecord:
     operator_mix: OperatorMix | None = None
     familiar: SpreadRecord | None = None
     is_public: bool = False
+    share_mode: str = ""
 
     @property
     def file_names(self) -> tuple[str, ...]:
@@ -281,6 +283,7 @@ def _record_to_json(record: TargetRecord) -> dict[str, Any]:
         **({"operator_mix": _mix_to_json(record.operator_mix)} if record.operator_mix else {}),
         **({"familiar": spread_to_json(record.familiar)} if record.familiar else {}),
         **({"is_public": True} if record.is_public else {}),
+        **({"share_mode": record.share_mode} if record.share_mode else {}),
     }
 
 
@@ -331,6 +334,7 @@ def _record_from_json(read: Mapping[str, Any]) -> TargetRecord:
         operator_mix=_mix_from_json(read["operator_mix"]) if read.get("operator_mix") else None,
         familiar=spread_from_json(read["familiar"]) if read.get("familiar") else None,
         is_public=read.get("is_public") is True,
+        share_mode=read.get("share_mode", ""),
     )
 
 

@@ -66,6 +66,8 @@ def _target_lines(device: str, record: TargetRecord) -> Iterator[str]:
         yield _familiar_line(record, record.operator_mix)
     if record.graph_bounds is not None:
         yield _bounds_line("With the jobs alone predicted as well: interval", record.graph_bounds)
+    if record.share_mode:
+        yield f"All pairs shared the device by {record.share_mode}; asked about another way it is out of domain."
     yield ""
     yield "| candidate | error, own scale | error, unit of the target | |"
     yield "|---|---|---|---|"

@@ -124,7 +124,7 @@ def _new_rows(
         judged = [each for each in datasets if change is None or each.name == COLLECTED]
         if model is None or not judged:
             continue
-        learning_task = select_rows(judged, target, device).learned
+        learning_task = select_rows(judged, target, device, share_mode=model.record.share_mode).learned
         seen = frozenset(known[target.name].row_ids) if target.name in known else frozenset[str]()
         learning_task = learning_task.subset(
             [row for row, name in enumerate(name_rows(learning_task)) if name not in seen]

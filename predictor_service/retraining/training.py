@@ -27,7 +27,7 @@ from predictor_service.registry.manifest import LEARNING_VERSION, Manifest, Targ
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.datasets import Dataset, fingerprint, list_seen_groups, read_datasets
-from predictor_service.retraining.learned_rows import select_rows
+from predictor_service.retraining.learned_rows import select_rows, way_of
 from predictor_service.selection.conformal import ConformalBounds, calibrate
 from predictor_service.selection.scoring import clip_to_seen
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, SOLO_TARGETS, STEP, UTILIZATION, Target
@@ -162,7 +162,9 @@ def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, co
     collected.skip(device, "pairs", left_out)
     fitted = _fit(pairs, device, seed, collected)
     if fitted is not None:
-        record = dataclasses.replace(fitted.record, graph_bounds=_graph_bounds(pairs, fitted, predicted))
+        way = "" if collected.is_public else way_of(pairs)
+        bounds = _graph_bounds(pairs, fitted, predicted)
+        record = dataclasses.replace(fitted.record, graph_bounds=bounds, share_mode=way)
         collected.add(pairs, dataclasses.replace(fitted, record=record))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cotenant.page_style import PAGE_STYLE
 from cotenant.profile_schema import PairRow, SoloRow, read_rows
 from cotenant_profiler.report_figures import DeviceFigures, gather_figures
 
@@ -20,10 +21,12 @@ mpl.rcParams["svg.fonttype"] = "none"
 mpl.rcParams["svg.hashsalt"] = "cotenant"
 BLUE, ORANGE, GREY = "#2463a4", "#c8641e", "#888888"
 _STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a}"
-    "table{border-collapse:collapse}td,th{padding:.15rem .9rem .15rem 0;text-align:left}"
-    "td:last-child{font-variant-numeric:tabular-nums}.plots{display:grid;grid-template-columns:1fr 1fr;gap:1rem}"
-    "@media(max-width:50rem){.plots{grid-template-columns:1fr}}svg{width:100%;height:auto}"
+    PAGE_STYLE
+    + """
+body{max-width:62rem}th{text-align:left}
+.plots{display:grid;grid-template-columns:1fr 1fr;gap:1rem;margin-top:1rem}
+@media(max-width:50rem){.plots{grid-template-columns:1fr}}
+"""
 )
 
 

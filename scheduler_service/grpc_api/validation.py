@@ -11,7 +11,7 @@ from typing import Protocol
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from cotenant.job_settings import DDP_BUCKET_BYTES_MAX, find_wait_fault
+from cotenant.job_settings import DDP_BUCKET_BYTES_MAX, SHARDED_RANKS_MAX, find_wait_fault
 from cotenant.names import NAME_PATTERN
 from cotenant.rank_launchers import flags_of_nodes, spans_nodes
 from cotenant.v1 import resources_pb2, scheduling_pb2
@@ -216,6 +216,7 @@ def _environment_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViola
 def _size_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
     limits = (
         ("steps_total", spec.steps_total, 0, STEPS_MAX),
+        ("batches_per_step", spec.batches_per_step, 0, 1_000_000),
         ("cpu_cores", spec.cpu_cores, 0, 100_000),
         ("host_memory_bytes", spec.host_memory_bytes, 0, BYTES_MAX),
         ("memory_bytes", spec.memory_bytes, 0, BYTES_MAX),
@@ -270,6 +271,13 @@ def _spanning_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolatio
         yield _violation("spec.command", f"leave out {', '.join(flags)[:200]}: the nodes tell torchrun of each other")
 
 
+def _sharding_violations(settings: resources_pb2.JobSettings, field: str) -> Iterator[FieldViolation]:
+    if settings.sharded_ranks == 1 or not 0 <= settings.sharded_ranks <= SHARDED_RANKS_MAX:
+        yield _violation(f"{field}.sharded_ranks", f"must be from 2 to {SHARDED_RANKS_MAX:,}, or 0: whole on each")
+    if not 0 <= settings.gathered_ratio <= 1:
+        yield _violation(f"{field}.gathered_ratio", "must be from 0 to 1")
+
+
 def settings_violations(
     settings: resources_pb2.JobSettings, *, field: str, is_needed: bool = True
 ) -> Iterator[FieldViolation]:
@@ -286,6 +294,7 @@ def settings_violations(
         yield _violation(f"{field}.input_wait_ms", "; ".join(fault))
     if settings.HasField("ddp_bucket_bytes") and not 1 <= settings.ddp_bucket_bytes <= DDP_BUCKET_BYTES_MAX:
         yield _violation(f"{field}.ddp_bucket_bytes", f"must be from 1 to {DDP_BUCKET_BYTES_MAX}, or absent")
+    yield from _sharding_violations(settings, field)
     if len(settings.dimension_bindings) > 64 or any(
         not 1 <= size <= 2**31 for size in settings.dimension_bindings.values()
     ):

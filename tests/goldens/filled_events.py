@@ -80,6 +80,8 @@ def filled_settings() -> JobSettings:
         "activation_checkpointing": False,
         "ddp_bucket_bytes": None,
         "input_wait_ms": 0.0,
+        "sharded_ranks": 0,
+        "gathered_ratio": 0.0,
     }
     return replace(settings, **later)
 

@@ -41,6 +41,8 @@ SETTINGS = st.builds(
     channels_last=st.booleans(),
     activation_checkpointing=st.booleans(),
     ddp_bucket_bytes=st.none() | st.integers(1, 1 << 40),
+    sharded_ranks=st.just(0) | st.integers(2, 1_000_000),
+    gathered_ratio=st.floats(0, 1),
 )
 
 
@@ -198,8 +200,10 @@ def test_settings_that_change_memory_or_time_make_another_job() -> None:
         replace(ADAM, channels_last=True),
         replace(ADAM, activation_checkpointing=True),
         replace(ADAM, ddp_bucket_bytes=26214400),
+        replace(ADAM, sharded_ranks=4),
+        replace(ADAM, sharded_ranks=4, gathered_ratio=0.25),
     ]
-    assert len({each.key("0" * 64) for each in (ADAM, *others)}) == 4
+    assert len({each.key("0" * 64) for each in (ADAM, *others)}) == 6
     assert replace(ADAM, channels_last=False, ddp_bucket_bytes=None).key("0" * 64) == ADAM.key("0" * 64)
 
 
@@ -219,6 +223,12 @@ def test_each_sample_of_another_batch_is_waited_for_as_long() -> None:
 def test_a_bucket_that_cannot_be_is_refused(size: int) -> None:
     with pytest.raises(JobSettingsError, match="ddp_bucket_bytes"):
         read_settings(resources_pb2.JobSettings(global_batch_size=8, ddp_bucket_bytes=size))
+
+
+@pytest.mark.parametrize("ranks", [-1, 1, 1_000_001])
+def test_ranks_that_divide_nothing_are_refused(ranks: int) -> None:
+    with pytest.raises(JobSettingsError, match="sharded_ranks"):
+        read_settings(resources_pb2.JobSettings(global_batch_size=8, sharded_ranks=ranks))
 
 
 @pytest.mark.parametrize("value", ["yes", 1, 0.5, [True]])

@@ -22,6 +22,8 @@ class Requested:
         half: "fp16" or "bf16" once the script was inside an autocast region for a GPU, else empty.
         scaler: Whether it made a gradient scaler that it wanted enabled.
         is_sharded: Whether it wanted weights in parts on several GPUs.
+        sharded: The networks of which each wanted that for itself, with whether it stays whole between its passes.
+        shards: In how many parts, as its mesh says; 0 = in as many as there are processes.
         cuda_named: Whether it named a CUDA device by itself.
         cuda_asked: Whether it asked if there is one, so that what follows may differ on a GPU.
         mode: The redirection, to be left before anything is exported.
@@ -32,6 +34,8 @@ class Requested:
         self.half = ""
         self.scaler = False
         self.is_sharded = False
+        self.shards = 0
+        self.sharded: list[Any] = []
         self.cuda_named = False
         self.cuda_asked = False
         self.mode: Any = None

@@ -72,15 +72,25 @@ def _redirect_sharding(module: Any, requested: Any) -> None:
 
     @functools.wraps(own)
     def fully_shard(network: Any, *args: Any, **named: Any) -> Any:
-        requested.is_sharded = True
+        requested.is_sharded, requested.shards = True, _shards_of(named.get("mesh"))
         kind = str(getattr(named.get("mp_policy"), "param_dtype", None))
         requested.half = _HALVES.get(kind, requested.half)
+        stays_whole = named.get("reshard_after_forward") is False
+        requested.sharded.append((list(network) if isinstance(network, (list, tuple)) else [network], stays_whole))
         for each in network if isinstance(network, (list, tuple)) else [network]:
             for name in calls:
                 setattr(each, name, lambda *args, **named: None)
         return network
 
     module.fully_shard = fully_shard
+
+
+def _shards_of(mesh: Any) -> int:
+    """In how many parts a mesh lays weights: its last dimension, behind one of copies; 0 = it does not say."""
+    try:
+        return int(mesh.size(mesh.ndim - 1))
+    except Exception:  # a mesh of another release, or none
+        return 0
 
 
 def _count(devices: Any) -> int:

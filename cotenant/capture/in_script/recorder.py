@@ -202,7 +202,8 @@ class Recorder:
         (self.folder / STEPPED_FILE).touch()
         moved = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         self.learned.update((id(each), each) for each in moved)
-        self.steps.append(Step(optimizer, len(self.calls), time.perf_counter(), self.loader_wait_s))
+        waited_s, loaded = self.loader_wait_s, len(self.loader_batch_sizes)
+        self.steps.append(Step(optimizer, len(self.calls), time.perf_counter(), waited_s, loaded))
         counts = {
             id(each): sum(step.optimizer is each for step in self.steps)
             for each in awaited(list(self.optimizers), self.steps)

@@ -12,6 +12,7 @@ from .held_memory import outside_bytes
 from .network_chain import chain_of
 from .padded_sequences import PaddedSequences
 from .repeated_calls import as_one_batch
+from .sharded_units import gathered_ratio
 from .step_window import IN_A_LIST, Call, Window, images_in_list, tensors_of
 
 EXPORT_FILE = "export.pt2"
@@ -132,9 +133,6 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "frozen_parameters": sum(each.numel() for network in answering for each in network.parameters()),
         "frozen_inside": sum(each.numel() for each in covered.values() if not each.requires_grad),
         "held_bytes": held if held > SMALL_RATIO * _bytes_of(learned) else 0,
-        "accumulation": window.accumulation,
-        "closures": window.closures,
-        "has_smaller_batches": window.has_smaller,
         "world_size": distributed.get_world_size() if is_parallel else 1,
         "optimizer": optimizer,
         "optimizer_class": class_name,
@@ -145,9 +143,10 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "cuda_asked": recorder.requested.cuda_asked,
         "recomputes": recorder.recomputes,
         "is_sharded": recorder.requested.is_sharded,
+        "shards": recorder.requested.shards,
+        "gathered_ratio": gathered_ratio(recorder.requested.sharded),
         "differentiates_twice": recorder.differentiates_twice,
-        "step_s": window.step_s,
-        "wait_s": window.wait_s,
+        **window.facts(),
     }
 
 

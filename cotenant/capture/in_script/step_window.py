@@ -112,13 +112,14 @@ def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> list[Any]:
 
 
 class Step:
-    """One step of one optimizer: how many calls came before its end, when, and how long data was waited for."""
+    """One step of one optimizer: how many calls came before its end, when, and what loaders did until then."""
 
-    def __init__(self, optimizer: Any, calls: int, at_s: float, loader_wait_s: float) -> None:
+    def __init__(self, optimizer: Any, calls: int, at_s: float, loader_wait_s: float, loaded_batches: int = 0) -> None:
         self.optimizer = optimizer
         self.calls = calls
         self.at_s = at_s
         self.loader_wait_s = loader_wait_s
+        self.loaded_batches = loaded_batches
 
 
 class Window:
@@ -132,6 +133,7 @@ class Window:
         has_smaller: Whether other micro-batches of the steps that were seen have fewer samples.
         step_s: Length of the step, seconds; 0 = not known.
         wait_s: How long of that data was waited for.
+        loaded_batches: What loaders handed out in it; 0 = nothing, or not known.
     """
 
     def __init__(self, calls: list[Call], accumulation: int | None, closures: int, optimizers: list[Any]) -> None:
@@ -142,6 +144,18 @@ class Window:
         self.has_smaller = False
         self.step_s = 0.0
         self.wait_s = 0.0
+        self.loaded_batches = 0
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what the result file says of the step."""
+        return {
+            "accumulation": self.accumulation,
+            "closures": self.closures,
+            "has_smaller_batches": self.has_smaller,
+            "loaded_batches": self.loaded_batches,
+            "step_s": self.step_s,
+            "wait_s": self.wait_s,
+        }
 
 
 def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, is_whole: bool) -> Window:
@@ -176,6 +190,7 @@ def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, 
     window = Window([call for group in groups for call in group], passes, closures, optimizers)
     window.has_smaller = has_smaller
     window.step_s, window.wait_s = last.at_s - first.at_s, last.loader_wait_s - first.loader_wait_s
+    window.loaded_batches = last.loaded_batches - first.loaded_batches
     return window
 
 

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.interference_curves import InterferenceCurve
 from scheduler_service.core.cluster_view.inventory import Inventory
 from scheduler_service.core.copied_record import CopiedRecord, quick_record, slotted_record
@@ -129,6 +130,10 @@ class Predictions(Protocol):
     @property
     def measured_alone(self) -> AbstractSet[tuple[str, str]]:
         """Keys and device types of which some job was measured alone on one GPU; in no order."""
+
+    @property
+    def sharing(self) -> Mapping[str, DeviceSharing]:
+        """How devices are shared, by type, as far as that is said."""
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return the prediction of a key on a device type, or None."""

@@ -60,9 +60,10 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
                 measurements |= learned
     if has_window and job.moves.moved_at_ms and job.phase is _RUNNING:
         changes["moves"] = _with_cost_of_move(state, job, report)
-    if report.steps_done > job.steps_done:
-        measurements["progressed_ran_ms"], measurements["stalled_since_ms"] = changes["ran_ms"], 0
     is_newest = report.steps_done >= job.steps_done
+    # A log that counts beyond the stated steps stands at the last but one of them while the job goes on.
+    if report.steps_done > job.steps_done or (is_newest and has_window):
+        measurements["progressed_ran_ms"], measurements["stalled_since_ms"] = changes["ran_ms"], 0
     if is_newest and has_window:
         changes["step_ms"] = report.window_ms / report.window_steps
     changes["reported"] = _reported(job, report, is_newest=is_newest)

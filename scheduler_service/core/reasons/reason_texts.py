@@ -279,7 +279,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "reported: it ended early, or the number of steps that was stated (--steps) is too large. Anything that it "
     "left in the background ended with it.",
     "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated; "
-    "correct --steps, because waiting times are expected by it.",
+    "correct --steps, because waiting times are expected by it, or say with --accumulation how many batches of its "
+    "output make a step.",
     "FINISHED_WITH_TARGET": "The program ended with success after {steps_done} steps; its loss was to end it "
     "(--target-loss).",
     "CANCELLED": "The job was cancelled.",

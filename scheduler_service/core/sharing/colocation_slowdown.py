@@ -2,7 +2,8 @@
 
 A job that shares with one other is slowed down by what is predicted of the pair. Of three and more the pairs add up,
 and the others, who wait for each other too, want the GPU for longer: that costs the job in proportion to how much it
-wants the GPU itself. Exact for fair turns of three jobs; of more, every two others count by themselves.
+wants the GPU itself. Exact for fair turns of three jobs; of more, every two others count by themselves. Under MPS
+jobs take no turns, so that nothing comes on top.
 
 `with_mutual_waits` and `mutual_wait_ratio` take numbers and arrays of them alike, so that what is computed for one GPU
 and for all GPUs at once is the same expression.
@@ -21,6 +22,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.capacity import Resident, doubt_code, is_reliable
 from scheduler_service.core.cluster_view.view import Predictions
 from scheduler_service.core.records import Gpu, Level, PairPrediction, Reason, Share
@@ -75,6 +77,11 @@ def mutual_wait_ratio(one_ratio: Ratio, two_ratio: Ratio) -> Ratio:
     return product * (2.0 - one_ratio - two_ratio) / (1.0 + product)
 
 
+def takes_turns(gpu: Gpu, predictions: Predictions) -> bool:
+    """Say whether jobs of a GPU wait for each other: under MPS their kernels run side by side, and slowdowns add up."""
+    return predictions.sharing.get(gpu.device) is not DeviceSharing.MPS
+
+
 class ExpectedSlowdown(NamedTuple):
     """How much co-located jobs are expected to slow one of them down.
 
@@ -112,7 +119,8 @@ def expected_slowdowns(
     trial_ratio: float | None = None
     is_trial_asked = False
     # Most questions are about two jobs, for which utilization does not matter.
-    utilizations = [utilization_of(one, gpu, predictions) for one in residents] if len(residents) > 2 else ()
+    are_turns = len(residents) > 2 and takes_turns(gpu, predictions)
+    utilizations = [utilization_of(one, gpu, predictions) for one in residents] if are_turns else ()
     for place, victim in enumerate(residents):
         if is_simple and (sure := _sure_slowdown(victim, residents[1 - place], gpu, predictions)) is not None:
             yield victim, sure

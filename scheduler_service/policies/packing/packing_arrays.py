@@ -28,6 +28,7 @@ from scheduler_service.core.records import Gpu, Share
 from scheduler_service.core.sharing.colocation_slowdown import (
     expected_slowdown,
     mutual_wait_ratio,
+    takes_turns,
     utilization_of,
     with_mutual_waits,
 )
@@ -345,7 +346,9 @@ class PackingArrays:
             example, other = self._examples[one], self._examples[two]
             self._pairs[one, two], self._doubts[one, two] = self._pair(example, other)
             self._pairs[two, one], self._doubts[two, one] = self._pair(other, example)
-            wait = mutual_wait_ratio(self._utilizations.item(one), self._utilizations.item(two))
+            wait = 0.0
+            if takes_turns(self._gpu, self._ledger.view.predictions):
+                wait = mutual_wait_ratio(self._utilizations.item(one), self._utilizations.item(two))
             self._waits[one, two] = self._waits[two, one] = wait
         return not self._has_trials
 

@@ -32,3 +32,8 @@ def test_a_measurement_behind_a_stated_total_is_none_of_its_units(tmp_path: Path
 @pytest.mark.parametrize("behind", ["MB 12.3 MB/s", "kB", "s 0.5", "bytes: 1.5", "files"])
 def test_a_unit_behind_a_stated_total_is_one_with_a_rate_behind_it_as_well(tmp_path: Path, behind: str) -> None:
     assert read(tmp_path, *(f"got {part}/60 {behind}" for part in range(1, 61)), steps_total=60) == 0
+
+
+def test_the_exponent_of_a_learning_rate_is_no_count_out_of_the_stated_step_behind_it(tmp_path: Path) -> None:
+    form = "{{'loss': 1.1, 'learning_rate': 5e-05, 'step': {0}}}"
+    assert read(tmp_path, *(form.format(step) for step in range(1, 41)), steps_total=40) == 40

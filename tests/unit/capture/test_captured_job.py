@@ -17,6 +17,7 @@ from cotenant import programs
 from cotenant.capture import captured_job
 from cotenant.capture.captured_files import write_job
 from cotenant.capture.in_script.step_export import EXPORT_FILE
+from cotenant.capture.in_script.step_window import IN_A_LIST
 from cotenant.capture.reasons import NotCapturedError
 from cotenant.capture.script_run import ScriptOutcome
 from cotenant.graph_file import read_graph
@@ -40,17 +41,21 @@ RESULT: dict[str, Any] = {
     "precision": "fp32",
     "recomputes": False,
     "is_sharded": False,
+    "shards": 0,
+    "gathered_ratio": 0.25,
     "differentiates_twice": False,
     "wait_s": 0.0,
     "step_s": 1.0,
     "parameters": 10,
     "covered_ratio": 1.0,
     "is_batch_fixed": False,
+    "batch_dimension": 0,
     "batch_fixed_at": "",
     "frozen_parameters": 0,
     "frozen_inside": 0,
     "loaded_batch_size": 0,
     "closures": 1,
+    "loaded_batches": 0,
     "networks": ["Net"],
     "cuda_asked": False,
 }
@@ -115,6 +120,60 @@ def test_a_job_that_waits_is_written_down_with_its_milliseconds() -> None:
     assert "input was waited for some 25 ms of a step here, a larger part of a step on a GPU" in job.notes
 
 
+@pytest.mark.parametrize(
+    ("accumulation", "loaded", "keys"),
+    [
+        (2, 2, {"accumulation": 2}),
+        (4, 0, {"accumulation": 4}),  # batches that no loader of torch hands out
+        (2, 1, {}),  # two backward passes over one batch of the loader
+        (4, 2, {"accumulation": 2}),
+        (1, 2, {}),  # two loaders at once
+        (None, 1, {}),
+    ],
+)
+def test_batches_of_a_step_are_those_that_a_loop_over_a_loader_counts(
+    accumulation: int | None, loaded: int, keys: dict[str, int], tmp_path: Path
+) -> None:
+    outcome = ScriptOutcome(
+        result=RESULT | {"accumulation": accumulation, "loaded_batches": loaded},
+        status=0,
+        has_started=True,
+        has_torch=True,
+        has_stepped=True,
+        log="",
+        not_isolated="",
+    )
+    job = captured_job._as_job(outcome, read_graph(GRAPH))
+    write_job(job, ["python", "train.py"], tmp_path, (tmp_path / "job.onnx", tmp_path / "job.yaml"))
+    written = yaml.safe_load((tmp_path / "job.yaml").read_text())
+    assert {name: value for name, value in written.items() if name == "accumulation"} == keys == job.progress_keys()
+
+
+@pytest.mark.parametrize(
+    ("told", "ranks"),
+    [
+        ({"is_sharded": True, "world_size": 4}, 4),
+        ({"is_sharded": True, "world_size": 8, "shards": 2}, 2),  # copies of two parts
+        ({"is_sharded": True, "world_size": 1}, 0),
+        ({"is_sharded": False, "world_size": 4}, 0),
+    ],
+)
+def test_the_ranks_among_which_weights_are_divided_become_a_setting(told: dict[str, Any], ranks: int) -> None:
+    outcome = ScriptOutcome(
+        result=RESULT | told,
+        status=0,
+        has_started=True,
+        has_torch=True,
+        has_stepped=True,
+        log="",
+        not_isolated="",
+    )
+    job = captured_job._as_job(outcome, read_graph(GRAPH))
+    assert job.settings().get("sharded_ranks", 0) == ranks
+    assert job.settings().get("gathered_ratio", 0) == (0.25 if ranks else 0)
+    assert any(f"lie in {ranks} parts" in note for note in job.notes) is (ranks > 0)
+
+
 def test_what_is_held_besides_the_graph_is_said() -> None:
     notes = captured_job._notes({**RESULT, "held_bytes": 3_000_000}, 0.0)
 
@@ -146,7 +205,7 @@ def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
         ("pads_sequences", "packed sequences are predicted as padded"),
         ("is_double", "the network computes in double precision, which is predicted as fp32"),
         ("differentiates_twice", "gradients are differentiated themselves"),
-        ("is_sharded", "weights that lie in parts on several GPUs are predicted as whole on each"),
+        ("is_sharded", "weights would lie in parts on several GPUs, and one process does not tell on how many"),
         ("has_smaller_batches", "steps have batches of different sizes"),
     ],
 )
@@ -203,3 +262,11 @@ def test_a_graph_for_one_batch_only_is_told_with_the_line_that_fixed_it_and_what
     assert ("because of train.py:42:" in note) is bool(place)
     assert "FIXED_BATCH" in note
     assert "x.shape[0]" in note
+
+
+def test_images_in_a_list_are_told_what_can_be_done_about_another_batch() -> None:
+    (note,) = captured_job._notes({**RESULT, "is_batch_fixed": True, "batch_dimension": IN_A_LIST}, 0.0)
+    assert "images in a list" in note
+    assert "FIXED_BATCH" in note
+    assert "capture the script with that batch" in note
+    assert "x.shape" not in note  # no list has it

@@ -112,7 +112,24 @@ def test_weights_that_would_lie_in_parts_stay_whole(settings: dict[str, Any], ha
     assert module.fully_shard(network, **settings) is network
     network.set_requires_gradient_sync(False)
     assert network.unshard() is None
-    assert (requested.is_sharded, requested.half) == (True, half)
+    assert (requested.is_sharded, requested.half, requested.shards) == (True, half, 0)
+
+
+class Mesh:
+    """Two copies of four parts."""
+
+    ndim = 2
+
+    def size(self, dimension: int) -> int:
+        return (2, 4)[dimension]
+
+
+def test_of_a_mesh_with_copies_the_parts_are_told() -> None:
+    name = "torch.distributed.fsdp._fully_shard._fully_shard"
+    module, requested = library(name, fully_shard=lambda: None, FSDPModule=Sharded), Requested()
+    redirect_library(module, requested)
+    module.fully_shard(Network(), mesh=Mesh())
+    assert requested.shards == 4
 
 
 @pytest.mark.parametrize("name", ["accelerate.accelerator", "lightning.fabric.connector", "transformers.training_args"])

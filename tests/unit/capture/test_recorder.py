@@ -11,7 +11,7 @@ import torch
 from cotenant.capture.in_script import recorder as recorder_module
 from cotenant.capture.in_script.cpu_redirect import Requested
 from cotenant.capture.in_script.recorder import Recorder
-from cotenant.capture.in_script.step_window import Step, Window, awaited
+from cotenant.capture.in_script.step_window import Step, Window, awaited, find_window
 
 
 class Redirection(torch.overrides.TorchFunctionMode):
@@ -51,6 +51,24 @@ def test_pieces_of_a_sequence_that_are_cut_out_for_each_call_are_one_network(tmp
     modules = [call.module for call in recorder.calls]
     assert modules[0] is modules[1] is modules[2]
     assert modules[3] is not modules[0]
+
+
+def test_the_batches_that_loaders_hand_out_between_two_steps_are_counted(tmp_path: Path) -> None:
+    network = torch.nn.Linear(4, 2)
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    loader: Any = torch.utils.data.DataLoader(torch.ones(16, 4), batch_size=2)  # type: ignore[arg-type]
+    try:
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        waiting = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+        for number, batch in enumerate(loader):
+            network(batch).sum().backward()
+            if number % 3 == 2:
+                recorder._after_step(optimizer, (), {})  # a step itself would call the recorders of other tests too
+    finally:
+        recorder.uninstall()
+    window = find_window(recorder.calls, recorder.steps, [optimizer, waiting], is_whole=True)
+    assert (window.accumulation, window.loaded_batches) == (3, 3)
 
 
 class Wrapper(torch.optim.Optimizer):

@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations as people write them, and quantities in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from cotenant.client_errors import InputError
 from cotenant.job_file import parse_job
-from cotenant.quantities import parse_duration_ms
+from cotenant.quantities import format_named, parse_duration_ms
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,19 @@ def test_every_duration_of_a_job_is_read_with_each_of_the_forms_that_its_remedy_
         for form in remedy.removeprefix("write it like ").replace(" or ", ", ").split(", "):
             read(form)
         assert "500ms" in remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("gpu_memory_bytes", 80 * 2**30, "gpu memory 80.00 GiB"),
+        ("slowdown_ratio", 0.29, "slowdown 29 %"),
+        ("waited_ms", 75_000, "waited 1m15s"),
+        ("gained_ms", 42.0, "gained 42.0 ms"),
+        ("gpus_needed", 2, "gpus needed 2"),
+        ("steps_total", 12_000, "steps total 12,000"),
+        ("bytes", 12, "bytes 12"),
+    ],
+)
+def test_a_number_of_a_reason_is_told_in_words_with_its_unit(name: str, value: float, shown: str) -> None:
+    assert format_named(name, value) == shown

@@ -30,6 +30,7 @@ FOUND = CapturedJob(
     parameters=11_200_000,
     covered_ratio=1.0,
     notes=("two networks",),
+    batches_per_step=4,
 )
 TORCH = "import torch\n"
 Capture = Callable[..., CapturedJob]
@@ -106,6 +107,13 @@ def test_what_was_captured_becomes_the_job_and_flags_win(submission: Submission)
     assert spec.settings.global_batch_size == 32
     assert spec.settings.optimizer == resources_pb2.OPTIMIZER_SGD
     assert spec.settings.precision == resources_pb2.PRECISION_FP16
+    assert spec.batches_per_step == 4
+
+
+def test_batches_of_a_step_that_are_stated_win_over_those_that_were_captured(submission: Submission) -> None:
+    submission.capture_by(lambda *words, **named: FOUND)
+    assert submission.submit("--accumulation", "2", "--", "python", "train.py").code == 0
+    assert submission.spec().batches_per_step == 2
 
 
 @pytest.mark.parametrize(

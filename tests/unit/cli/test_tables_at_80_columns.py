@@ -8,6 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from cotenant.cli.job_views import job_columns, job_rows
+from cotenant.cli.queue_views import queue_notes
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.v1 import scheduling_pb2
 from tests.support.cli_cluster import CommandLine
@@ -177,6 +178,34 @@ def test_a_list_of_jobs_with_long_names_on_real_gpus_fits_any_terminal(width: in
         row = next(line for line in text.splitlines() if line.startswith(f"job-{number} "))
         assert f"ed-{number:02} " in row
         assert f"GPU-4b1c1f{number:02x}" in row
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "missed_ms", "said"),
+    [
+        (50_000, 31_000, "will miss its deadline by 31s at least"),
+        (160_000, 60_000, "its deadline passed 1m00s ago"),
+        (160_000, 90_000, "its deadline passed 1m00s ago and it needs 30s more at least"),
+    ],
+)
+def test_a_deadline_that_has_passed_is_told_as_passed(at_ms: int, missed_ms: int, said: str) -> None:
+    job = scheduling_pb2.Job(job_id="job-1", phase=scheduling_pb2.JOB_PHASE_RUNNING, deadline_missed_by_ms=missed_ms)
+    job.spec.deadline_at_ms = 100_000
+    assert queue_notes(job, at_ms) == [said]
+
+
+def test_wide_output_into_a_pipe_is_folded_and_cut_nowhere(
+    cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = "training-of-a-network-with-a-very-long-name-" * 4
+    job = scheduler.jobs["job-000003"]
+    job.spec.name, reason = name, job.reason
+    reason.code, reason.message = "NO_FREE_GPU", " ".join(["all GPUs that it could have are taken"] * 12)
+    [row] = [line for line in cotenant("ps", "-o", "wide").out.splitlines() if name in line]
+    assert "…" not in row
+    assert job.job_id in row
+    assert max(map(len, cotenant("ps").out.splitlines())) <= 160
 
 
 def test_what_is_said_of_a_deadline_goes_on_behind_a_reason_without_its_full_stop() -> None:

@@ -151,3 +151,13 @@ def test_help_lists_every_verb_and_the_exit_codes(cotenant: CommandLine) -> None
     out = cotenant("--help").out
     assert all(f"\n  {verb} " in out for verb in ("up", "demo", "submit", "ps", "explain", "predict", "doctor"))
     assert "4  will not fit" in out
+
+
+def test_how_many_batches_a_step_takes_is_said_by_a_flag_or_a_job_file(
+    cotenant: CommandLine, scheduler: FakeScheduler, tmp_path: Path
+) -> None:
+    assert cotenant("submit", "--accumulation", "4", "--steps", "5", "--", "python", "train.py").code == 0
+    assert submitted(scheduler).spec.batches_per_step == 4
+    (tmp_path / "job.yaml").write_text("command: [python, train.py]\naccumulation: 0\n")
+    outcome = cotenant("submit", str(tmp_path / "job.yaml"))
+    assert (outcome.code, "accumulation must be at least 1" in outcome.err) == (2, True)

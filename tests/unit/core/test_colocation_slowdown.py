@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from cotenant.device_sharing import DeviceSharing
 from predictor_service.features.time_slicing import exceed_sum
 from scheduler_service.core.cluster_view.capacity import Resident
 from scheduler_service.core.predictions.prediction_store import PredictionStore
@@ -22,7 +24,7 @@ from scheduler_service.core.sharing.colocation_slowdown import (
 )
 from scheduler_service.core.sharing.sharing_consent import sharing_obstacle
 from tests.support.cases import for_each
-from tests.support.scheduling import GIB, all_pairs, gpu, job, pair, prediction, store
+from tests.support.scheduling import DEVICE, GIB, all_pairs, gpu, job, pair, prediction, store
 
 
 def residents(count: int, limit_ratio: float = 0.2, share: Share = Share.SAFE) -> list[Resident]:
@@ -53,6 +55,18 @@ def test_three_jobs_suffer_more_than_the_sum_of_pairs_by_what_the_predictor_says
     beyond = [beyond_pairs(victim, [one for one in jobs if one is not victim], predictions) for victim in jobs]
     assert beyond == pytest.approx(exceed_sum(np.array(shares)).tolist())
     assert min(beyond) > 0.02
+
+
+def test_jobs_under_mps_take_no_turns_so_that_the_pairs_just_add_up() -> None:
+    jobs, predictions = residents(3), known([0.2, 0.5, 0.7], 0.1)
+    for one in all_pairs([f"key-j{index}" for index in range(3)], 0.1):
+        predictions.put_pair(replace(one, sharing=DeviceSharing.MPS))
+    predictions.share(DEVICE, DeviceSharing.MPS)
+    for victim in jobs:
+        slowdown = expected_slowdown(victim, [one for one in jobs if one is not victim], gpu(), predictions)
+        assert slowdown.ratio == slowdown.pairwise_sum_ratio == pytest.approx(0.2)
+    predictions.share(DEVICE, DeviceSharing.UNSTATED)
+    assert beyond_pairs(jobs[0], jobs[1:], predictions) > 0.02
 
 
 @for_each("seed", range(20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import ModuleType
@@ -11,6 +12,7 @@ from typing import NoReturn
 
 import pytest
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core import events
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import HoldRest, Start
@@ -38,6 +40,10 @@ class CountingPredictions:
     @property
     def measured_alone(self) -> AbstractSet[tuple[str, str]]:
         return self._predictions.measured_alone
+
+    @property
+    def sharing(self) -> Mapping[str, DeviceSharing]:
+        return self._predictions.sharing
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         self.reads += 1

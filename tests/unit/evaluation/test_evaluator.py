@@ -85,6 +85,13 @@ def test_the_table_has_a_column_of_outer_errors_only_where_a_method_tells_them(
     assert ("outer mae" in as_table(told)) == (outer_mae is not None)
 
 
+def test_the_table_says_in_which_unit_errors_are(folder: Path) -> None:
+    told = as_table(ask(folder, MEMORY))
+    assert "rmse (bytes)" in told
+    assert told.count("mae (bytes)") == 3
+    assert "mape_ratio (" not in told
+
+
 @pytest.mark.parametrize("fold_rule", ["random_pair", "job", "architecture", "family"])
 def test_every_rule_scores_slowdowns(folder: Path, fold_rule: str) -> None:
     scored = ask(folder, SLOWDOWN, fold_rule, folds=3)

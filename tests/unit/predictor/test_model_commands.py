@@ -46,7 +46,11 @@ def test_list_shows_versions_and_history(state: Path) -> None:
     listed = answer("models", "list", "--state-dir", str(state))
     assert listed["versions"] == [{"version": served(state), "served": True}]
     assert [event["action"] for event in listed["history"]] == ["promoted"]
-    assert f"* {served(state)}" in run("models", "list", "--state-dir", str(state)).stdout
+    lines = run("models", "list", "--state-dir", str(state)).stdout.splitlines()
+    assert lines[:2] == ["  VERSION           (* = served)", f"* {served(state)}"]
+    assert lines[3].split() == ["WHEN", "ACTION", "VERSION", "WHO:", "WHY"]
+    places = [lines[3].index(title) for title in ("ACTION", "VERSION", "WHO:")]
+    assert [lines[4][place - 1 : place + 1].lstrip() for place in places] == ["p", served(state)[0], "i"]
 
 
 @pytest.mark.parametrize("verb", [("list",), ("show",), ("diff",)])

@@ -13,6 +13,7 @@ from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion
 from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow, Source
 from predictor_service.retraining.collected_rows import _refuse
+from tests.support.measured_dataset import dense_network
 from tests.support.onnx_graphs import mobilenet_v2, perceptron
 from tests.support.predictor_service import open_predictor
 
@@ -83,7 +84,12 @@ def test_channels_last_spares_time_in_half_precision_where_anything_is_convolved
 @pytest.mark.parametrize("device", [GPU, STANDIN])
 @pytest.mark.parametrize(
     "settings",
-    [{"activation_checkpointing": True}, {"ddp_bucket_bytes": BUCKET_BYTES}, {"channels_last": True}],
+    [
+        {"activation_checkpointing": True},
+        {"ddp_bucket_bytes": BUCKET_BYTES},
+        {"channels_last": True},
+        {"sharded_ranks": 4},
+    ],
     ids=str,
 )
 def test_such_answers_promise_nothing_and_name_the_setting(
@@ -97,6 +103,46 @@ def test_such_answers_promise_nothing_and_name_the_setting(
         assert estimate.lower <= estimate.value <= estimate.upper
 
 
+WIDE = dense_network([4096] * 9 + [10])
+"""Eight layers of 16 Mi weights: hardly anything but weights, gradients and state."""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_weights_in_parts_leave_a_rank_its_part_and_what_is_gathered(predictor: Predictor, precision: str) -> None:
+    plain, *parted = (
+        ask(predictor, WIDE, batch=1, precision=precision, sharded_ranks=ranks).memory_bytes for ranks in (0, 2, 4, 64)
+    )
+    parameter_bytes = describe_graph(WIDE).at_batch(1).parameter_bytes
+    values = [each.value for each in (plain, *parted)]
+    assert values == sorted(values, reverse=True)
+    for ranks, each in zip((2, 4, 64), parted, strict=True):
+        spared = 1 - 1 / ranks
+        # Of four copies of the weights (weights, gradients, two of Adam) each rank holds its part at least, and the
+        # whole of weights and gradients at most.
+        assert plain.value - each.value > 1.8 * spared * parameter_bytes
+        assert each.lower < 0.6 * plain.lower
+        assert each.upper_99 is not None
+        assert plain.upper_99 is not None
+        assert each.value < each.upper_99 < plain.upper_99 - 1.8 * spared * parameter_bytes
+
+
+def test_what_a_capture_saw_gathered_bounds_what_is_whole_at_once(predictor: Predictor) -> None:
+    all_or_less, some, much = (
+        ask(predictor, WIDE, batch=1, sharded_ranks=8, gathered_ratio=ratio).memory_bytes for ratio in (0.0, 0.2, 0.9)
+    )
+    parameter_bytes = describe_graph(WIDE).at_batch(1).parameter_bytes
+    assert some.value < much.value
+    bounds = [each.upper_99 or 0.0 for each in (some, much, all_or_less)]
+    assert bounds == sorted(bounds)
+    assert bounds[2] - bounds[0] > 2 * 0.7 * 7 / 8 * parameter_bytes  # of weights and gradients
+
+
+def test_a_job_in_parts_has_a_key_of_its_own_and_inference_is_not_divided(predictor: Predictor) -> None:
+    assert ask(predictor, sharded_ranks=2).job_key != ask(predictor).job_key
+    told: dict[str, Any] = {"mode": "infer", "optimizer": "sgd"}
+    assert ask(predictor, sharded_ranks=2, **told).memory_bytes == ask(predictor, **told).memory_bytes
+
+
 def test_inference_keeps_no_activations_and_exchanges_no_gradients(predictor: Predictor) -> None:
     plain = ask(predictor, mode="infer", optimizer="sgd")
     odd = ask(predictor, mode="infer", optimizer="sgd", activation_checkpointing=True, ddp_bucket_bytes=BUCKET_BYTES)
@@ -105,7 +151,12 @@ def test_inference_keeps_no_activations_and_exchanges_no_gradients(predictor: Pr
 
 
 def test_memory_never_falls_as_the_batch_grows_whatever_is_set(predictor: Predictor) -> None:
-    settings: dict[str, Any] = {"activation_checkpointing": True, "ddp_bucket_bytes": 1 << 40, "channels_last": True}
+    settings: dict[str, Any] = {
+        "activation_checkpointing": True,
+        "ddp_bucket_bytes": 1 << 40,
+        "channels_last": True,
+        "sharded_ranks": 8,
+    }
     found = [ask(predictor, batch=batch, **settings).memory_bytes for batch in (1, 7, 64, 1000, 1_000_000)]
     for name in ("value", "lower", "upper_99"):
         values = [getattr(each, name) for each in found]

@@ -64,6 +64,8 @@ def test_a_good_spec_breaks_no_rule() -> None:
         ({"settings": {"global_batch_size": 8, "dimension_bindings": {"s": 0}}}, "spec.settings.dimension_bindings"),
         ({"steps_total": -1}, "spec.steps_total"),
         ({"steps_total": 10**12 + 1}, "spec.steps_total"),
+        ({"batches_per_step": -1}, "spec.batches_per_step"),
+        ({"batches_per_step": 1_000_001}, "spec.batches_per_step"),
         ({"max_slowdown_ratio": 10.1}, "spec.max_slowdown_ratio"),
         ({"max_slowdown_ratio": "NaN"}, "spec.max_slowdown_ratio"),
         ({"cpu_cores": "Infinity"}, "spec.cpu_cores"),
