@@ -43,7 +43,7 @@ COMMAND = re.compile(
 )
 BEHIND_COMMAND = re.compile(r"\s+#(?!\S)|\s[|>]\s|\)\"")
 NEXT_COMMAND = re.compile(r" && |; | # then: ")
-EXAMPLE = re.compile(r"^(?:\w[\w ?]*: +|Examples?: +)? *(cotenant [^\n]+?)(?:   .*)?$", re.MULTILINE)
+EXAMPLE = re.compile(r"^(?:\w[\w ]*[:?] +)? *(cotenant [^\n]+?)(?:   .*)?$", re.MULTILINE)
 MODULE = re.compile(r"(?:^|(?<=[\s/]))python -m ((?:benchmarks|examples)[\w.]*)([^|#]*)")
 POLICY_FLAGS = {"--policy", "--policies", "--compare"}
 OF_A_PAGE = {Path(path).stem for path in WRITTEN_BY_PAGES}
