@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +20,7 @@ from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.findings import Finding
 from cotenant.cli.formats import emit_data
 from cotenant.cli.isolation_checks import check_local_isolation, check_node_isolation
-from cotenant.cli.session import Session, show, with_session
+from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.settings import state_folder
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.client import is_serving, open_channel
@@ -54,6 +54,15 @@ def doctor(session: Session, /) -> None:
         emit_data({"findings": [asdict(finding) for finding in findings]}, session.output)
     if any(finding.state == "fault" for finding in findings):
         raise click.exceptions.Exit(ExitCode.ERROR)
+    if session.output.is_for_people:
+        tell(f"no fault; next: {_next_step(findings)}")
+
+
+def _next_step(findings: Iterable[Finding]) -> str:
+    """Returns what somebody who has just installed cotenant can type now."""
+    is_up = any(finding.check == "scheduler" and finding.state == "ok" for finding in findings)
+    submitting = "cotenant submit -- python SCRIPT.py"
+    return submitting if is_up else f"cotenant demo, or cotenant up and in another terminal {submitting}"
 
 
 def _row(finding: Finding, width: int) -> Row:

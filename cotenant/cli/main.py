@@ -103,10 +103,12 @@ class VerbGroup(click.Group):
 _HELP = """Predict what training jobs will need, and let them share GPUs.
 
 \b
-Try it:        cotenant demo
-A cluster:     cotenant up
-Will it fit?   cotenant predict model.onnx --batch-size 64
-Run it:        cotenant submit job.yaml --wait
+Try it:         cotenant demo
+Will it fit?    cotenant predict --device a100 -- python SCRIPT.py
+A cluster:      cotenant up
+Run it there:   cotenant submit -- python SCRIPT.py   (another terminal)
+Why not yet?    cotenant explain JOB
+What is wrong?  cotenant doctor
 
 Settings: flags, then COTENANT_* variables, then $XDG_CONFIG_HOME/cotenant/config.toml, then defaults
 (`cotenant config view`). Data goes to stdout, everything else to stderr.

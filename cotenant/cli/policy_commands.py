@@ -96,7 +96,13 @@ def installed_policies() -> tuple[list[scheduling_pb2.Policy], str]:
 
 @policies.command(name="use", epilog="Example:  cotenant policies use horus --dry-run")
 @click.argument("policy")
-@click.option("--set", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter; VALUE is JSON.")
+@click.option(
+    "--set",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter; VALUE is JSON. Those not named take their defaults.",
+)
 @click.option("--dry-run", is_flag=True, help="Check without changing anything.")
 @with_session
 def use_policy(session: Session, /, policy: str, parameters: tuple[str, ...], dry_run: bool) -> None:

@@ -185,7 +185,7 @@ def _announce(cluster: LocalCluster) -> None:
         tell(f"policy {active} of the kept state stays in force; `cotenant policies use {cluster.policy}` changes it")
     for line in export_lines(cluster, resolve_settings({}).settings):
         click.echo(line)
-    tell("next, in another terminal: cotenant submit -- python train.py; then cotenant ps, cotenant explain JOB")
+    tell("next, in another terminal: cotenant submit -- python SCRIPT.py; then cotenant ps, cotenant explain JOB")
 
 
 def reach_lines(cluster: LocalCluster, *, user_id: int) -> list[tuple[str, str]]:

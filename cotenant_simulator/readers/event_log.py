@@ -2,7 +2,7 @@
 
 Measured values become the ground truth. The log lacks the co-located jobs of a window, so the fastest tenth of a
 key's windows counts as measured alone; slowdowns are those that the predictor gave; memory is the highest peak. A job
-of which no step was counted is as long as it ran.
+of which no step was counted is as long as it ran. One that was submitted held comes when it was released.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from cotenant_simulator.errors import TraceError
 from cotenant_simulator.truth.kinds import GroundTruth, Kind
 from cotenant_simulator.truth.trace import JOB_MEMORY_BYTES, Trace, TraceJob
-from scheduler_service.core import events
+from scheduler_service.core import events, queue_events
 from scheduler_service.core.codec import decode_event
 from scheduler_service.core.errors import CodecError
 from scheduler_service.core.records import Gpu, JobPrediction, Node
@@ -37,6 +37,7 @@ class _Seen:
     memory_bytes: dict[str, int] = field(default_factory=dict)
     utilization: dict[str, list[float]] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
+    released_ms: dict[str, int] = field(default_factory=dict)
     started_ms: dict[str, int] = field(default_factory=dict)
     ran_ms: dict[str, int] = field(default_factory=dict)
 
@@ -124,6 +125,8 @@ def _note(seen: _Seen, event: events.Event) -> None:
             seen.slowdowns[pair.victim_key, pair.other_key, pair.device] = max(pair.slowdown_ratio, 0.0)
     elif isinstance(event, events.JobProgressed):
         _note_progress(seen, event)
+    elif isinstance(event, queue_events.JobReleased):
+        seen.released_ms.setdefault(event.job_id, event.at_ms)
     elif isinstance(event, events.JobStarted):
         seen.started_ms[event.job_id] = event.at_ms
     elif isinstance(event, events.JobFinished | events.JobFailed | events.JobStopped):
@@ -155,9 +158,13 @@ def _job(seen: _Seen, event: events.JobSubmitted, first_ms: int, device: str) ->
     steps = request.steps_total or seen.steps.get(request.job_id, 0)
     if not steps:
         steps = max(round(seen.ran_ms.get(request.job_id, 0) / _step_ms(seen, _key(event), device)), 1)
+    terms, came_ms = request.terms, event.at_ms
+    if terms.is_held:
+        # Nobody releases it in simulated time, and jobs that wait for its end would never start.
+        terms, came_ms = replace(terms, is_held=False), seen.released_ms.get(request.job_id, came_ms)
     return TraceJob(
-        submitted_at_ms=event.at_ms - first_ms,
-        request=replace(request, key=_key(event), steps_total=steps),
+        submitted_at_ms=came_ms - first_ms,
+        request=replace(request, key=_key(event), steps_total=steps, terms=terms),
         graph_sha256=event.graph_sha256,
         settings=event.settings,
     )

@@ -165,10 +165,10 @@ def links_lead_to_headings(tree: Tree) -> list[str]:
     """The part of a link after `#` is a heading of the page that it leads to."""
     complaints = []
     for path in (p for p in tree.paths if p.endswith(".md")):
-        for page, analytical_estimate in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", tree.text(path)):
+        for page, heading in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", tree.text(path)):
             target = tree.root / PurePosixPath(path).parent / page if page else tree.root / path
-            if not target.is_file() or analytical_estimate not in headings(target.read_text(encoding="utf-8")):
-                complaints.append(f"{path}: {page}#{analytical_estimate} is no heading")
+            if not target.is_file() or heading not in headings(target.read_text(encoding="utf-8")):
+                complaints.append(f"{path}: {page}#{heading} is no heading")
     return complaints
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cotenant.cli import doctor_command
 from cotenant.cli.main import run
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from tests.support.cli_cluster import CommandLine
@@ -145,6 +146,18 @@ def test_the_sentence_about_a_command_is_not_cut(group: str, cotenant: CommandLi
     listed = cotenant(group, "--help").out.partition("Commands:")[2].partition("Example")[0]
     assert listed.strip()
     assert [line for line in listed.splitlines() if line.endswith("...")] == []
+
+
+def test_doctor_ends_with_what_can_be_typed_next(
+    cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = cotenant("doctor").err
+    monkeypatch.delenv("COTENANT_SCHEDULER")
+    for question in ("is_serving", "find_tls_mismatch", "_is_listening"):
+        monkeypatch.setattr(doctor_command, question, lambda *_, **__: False)
+    alone = cotenant("doctor").err
+    assert ("cotenant submit" in reached, "cotenant up" in reached) == (True, False)
+    assert ("cotenant submit" in alone, "cotenant up" in alone) == (True, True)
 
 
 def test_help_lists_every_verb_and_the_exit_codes(cotenant: CommandLine) -> None:

@@ -19,6 +19,7 @@ from cotenant_simulator.truth.trace import GIB
 from scheduler_service.core import commands, events
 from scheduler_service.core.codec import encode_event
 from scheduler_service.core.queue.lanes import PLAIN_LANE, name_lane
+from scheduler_service.core.queue_events import JobReleased
 from scheduler_service.core.records import Share
 from tests.support.shared_data import shared_data
 from tests.support.simulated_runs import drawn, ends_s, run
@@ -265,6 +266,20 @@ def test_an_exported_log_runs_on_its_own_machines_unless_stated_otherwise(tmp_pa
     for flags, cluster in (([], "own"), (["--cluster", "1x4"], "1x4")):
         done = CliRunner().invoke(simulate, [str(_exported(tmp_path)), *flags, "-o", "json"], catch_exceptions=False)
         assert json.loads(done.stdout)["cluster"] == cluster
+
+
+def test_a_job_that_was_submitted_held_comes_when_it_was_released(tmp_path: Path) -> None:
+    file = _exported(tmp_path)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    held = next(line for line in lines if line["kind"] == "JobSubmitted")
+    job_id, released_ms = held["request"]["job_id"], held["at_ms"] + 7_000
+    held["request"]["terms"] = {**held["request"].get("terms", {}), "is_held": True}
+    released = {"sequence": len(lines) + 1, **encode_event(JobReleased(at_ms=released_ms, job_id=job_id))}
+    file.write_text("\n".join(map(json.dumps, [*lines, released])) + "\n")
+    trace = read_trace(file, Consent())
+    [job] = [job for job in trace.jobs if job.request.job_id == job_id]
+    assert job.submitted_at_ms == 7_000
+    assert job_id in ends_s(run(trace, cluster="2x2", charges=OverheadCosts()))
 
 
 def test_an_unmeasured_job_fits_the_machine_that_took_it(tmp_path: Path) -> None:
