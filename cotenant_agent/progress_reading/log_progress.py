@@ -19,6 +19,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from cotenant_agent.keeper.lost_output import read_lost
+from cotenant_agent.progress_reading.counters_of_one_line import is_no_step, surest_of
 from cotenant_agent.progress_reading.log_reading import open_quietly
 from cotenant_agent.progress_reading.loss_recognition import printed_loss
 from cotenant_agent.progress_reading.printed_numbers import integer_of, total_behind
@@ -30,7 +31,6 @@ from cotenant_agent.progress_reading.progress_recognition import (
     find_loop,
     is_beyond_stated,
     is_other_work,
-    rank_of_counter,
     recognised,
     steps_of_full_bar,
     steps_of_last_epoch,
@@ -275,9 +275,13 @@ class LogProgress:
             end = match.end()
             if item is not None and self._recognises:
                 item = _Found(nested(item.printed, window[end:]), printed_loss(before, window[end:]))
-            if item is not None and not (self._recognises and is_other_work(item.printed.label)):
+                if is_no_step(item.printed.label, window[: match.start(group)][-_LABEL_REACH:], window[end:]):
+                    continue
+            if item is not None:
                 shown.append(item)
-        found.extend(_surest(shown, self._steps_total) if self._recognises else shown)
+        if self._recognises and len(shown) > 1:
+            shown = [shown[place] for place in surest_of([item.printed for item in shown], self._steps_total)]
+        found.extend(shown)
         return end
 
     def _take(self, found: _Found) -> None:
@@ -331,15 +335,6 @@ def _unnamed(line: str, steps_total: int, *, is_written_over: bool) -> list[_Fou
             return []
     printed = dataclasses.replace(item.printed, label=mark + item.printed.label)
     return [_Found(printed, printed_loss(before, line[match.end() :]))]
-
-
-def _surest(shown: list[_Found], steps_total: int) -> list[_Found]:
-    """Of several numbers of one line those that surely count optimizer steps: out of the stated ones, or by a word."""
-    if len(shown) < 2:
-        return shown
-    stated = [item for item in shown if 0 < steps_total == item.printed.total]
-    ranks = [rank_of_counter(item.printed.label) for item in shown]
-    return stated or [item for item, rank in zip(shown, ranks, strict=True) if rank == max(ranks)]
 
 
 def _read_match(match: re.Match[str], group: str, before: str, batch_size: int) -> _Found | None:

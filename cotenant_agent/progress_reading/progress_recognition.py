@@ -70,7 +70,14 @@ _LOSS = "[:|,-]? {0,3}loss"
 # What stands behind a stated total is its unit, but for a loss: `12/80 loss 1.6`.
 # Or for another measurement's name and its value: `12/80  acc 0.61`.
 _MEASURED_BEHIND = r"(?!(?:[kmgt]?i?b|bytes|files?|[mun]?s)\b)[a-z][a-z0-9_]{0,15} ?[:=]? ?-?[0-9]{1,9}\.[0-9]"
-_UNIT_BEHIND = rf" {{0,2}}(?!(?:[a-z]{{1,10}}[ _-])?loss|{_MEASURED_BEHIND})[a-z%]"
+# Or for a word of progress: `12 of 80 done`.
+_DONE_BEHIND = (
+    r"(?:(?:optimi[sz]er )?(?:steps?|iter(?:ation)?s?|batches|updates)|done|completed?|finished|fertig|erledigt"
+    r"|abgeschlossen|terminé|completado|hecho)\b"
+)
+_UNIT_BEHIND = rf" {{0,2}}(?!(?:[a-z]{{1,10}}[ _-])?loss|{_DONE_BEHIND}|{_MEASURED_BEHIND})[a-z%]"
+# Between a line's number and the total no step is named: `train:42 - Step 80`.
+_NO_STEP_BETWEEN = r"(?![^0-9\r\n]{0,11}(?:step|iter(?:ation)?|batch|update)[ :=#]{1,3}[0-9])"
 _COUNT_AND_LOSS = rf"^\[ {{0,8}}{_COUNT} ?\] {{0,3}}{_LOSS})"
 _EPOCH_AND_LOSS = rf"\[ {{0,4}}[0-9]{{1,9}}, {{0,8}}(?=[0-9]{{1,15}}\] {{0,3}}{_LOSS})"
 _LOSSES = f"{_COUNT_AND_LOSS}|{_EPOCH_AND_LOSS}"
@@ -124,13 +131,6 @@ _OUTER_LOOP = re.compile(
     r"|layer|class|stage|patience|counter|correct|score|reward|game)|/s\b"
 )
 
-# Updates and optimizer steps are what is meant; of moves in an environment or parts of a batch one step has many.
-_SURENESS = (
-    (3, re.compile(r"(?i)\b(?:updates?|opt(?:im|imi[sz]er)?[_ ]?step)\W*$")),
-    (2, re.compile(r"(?i)\bglobal[_ ]?step\W*$")),
-    (0, re.compile(r"(?i)\b(?:env(?:ironment)?|micro|mini|sub|accum(?:ulation)?|inner)[_ -]?(?:step|batch|iter)\W*$")),
-)
-
 # What was saved at a step has come that far; files that are saved one by one have not.
 _SAVING = re.compile(r"(?i)\b(?:sav|writing\b)")
 _AT_STEP = re.compile(rf"(?i)\b(?:{_WORDS})$")
@@ -156,7 +156,8 @@ def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
     """
     bars = f"{_BAR}|{_OPEN_BAR}|{_BATCHES}"
     if steps_total > 0:
-        stated = rf"{LOOSE}[^0-9,.%\r\n]{{1,12}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]|{_UNIT_BEHIND})"
+        ends = rf"(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]|{_UNIT_BEHIND})"
+        stated = rf"{LOOSE}{_NO_STEP_BETWEEN}[^0-9,.%\r\n]{{1,12}}{ends}"
         bars += rf"|(?<![0-9]:)(?P<{STATED_GROUP}>{stated})"
     # One group of one name: the words are looked back at from the number only where there is no bar.
     words = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})"
@@ -212,17 +213,6 @@ def steps_of_full_bar(tail: str) -> int:
     """
     found = _FULL_BAR.findall(_COLOURS.sub("", tail[-_TAIL_CHARACTERS:]))
     return max((int(step) for label, step, steps in found if step == steps and not is_other_work(label)), default=0)
-
-
-def rank_of_counter(label: str) -> int:
-    """Returns how surely a number counts optimizer steps, by the words before it; higher is surer.
-
-    Where a line shows several, as `update 12 grad_step 48` does under accumulation, the surest one counts.
-
-    Args:
-        label: The words.
-    """
-    return next((rank for rank, words in _SURENESS if words.search(label) is not None), 1)
 
 
 def find_loop(text: str) -> re.Match[str] | None:
