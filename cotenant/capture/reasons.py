@@ -164,6 +164,10 @@ _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]]
         "transformed": lambda result: NotCapturedError(
             "the network is called inside torch.func (vmap or grad): what it keeps there cannot be seen from outside"
         ),
+        "nested": lambda result: NotCapturedError(
+            "the network takes nested tensors, of which torch exports none",
+            remedy=f"hand in a padded batch with a mask where it is captured, or {MEASURED}",
+        ),
         "no_tensor": lambda result: NotCapturedError("the network takes no tensor, so no batch can be seen"),
         "export_limit": lambda result: NotCapturedError("torch.export needed too much CPU time"),
         "export": _refused,

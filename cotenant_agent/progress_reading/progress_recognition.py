@@ -156,7 +156,7 @@ def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
     """
     bars = f"{_BAR}|{_OPEN_BAR}|{_BATCHES}"
     if steps_total > 0:
-        ends = rf"(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]|{_UNIT_BEHIND})"
+        ends = rf"0{{0,4}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]|{_UNIT_BEHIND})"
         stated = rf"{LOOSE}{_NO_STEP_BETWEEN}[^0-9,.%\r\n]{{1,12}}{ends}"
         bars += rf"|(?<![0-9]:)(?P<{STATED_GROUP}>{stated})"
     # One group of one name: the words are looked back at from the number only where there is no bar.

@@ -34,12 +34,9 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     """
     torch = recorder.torch
     facts = _facts(recorder, window)
-    if not window.calls:
-        return {**facts, "status": "failed", "reason": "no_forward"}
-    if facts["covered_ratio"] < COVERED_RATIO_MIN:
-        return {**facts, "status": "failed", "reason": "covered"}
-    if any(call.is_transformed for call in window.calls):
-        return {**facts, "status": "failed", "reason": "transformed"}
+    refusal = window.refusal or ("covered" if facts["covered_ratio"] < COVERED_RATIO_MIN else "")
+    if refusal:
+        return {**facts, "status": "failed", "reason": refusal}
     for call in window.calls:
         _take_off_precision(call.module)
         _stop_training(torch, call.module, lambda part: part.training)
@@ -146,6 +143,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "recomputes": recorder.recomputes,
         "is_sharded": recorder.requested.is_sharded,
         "differentiates_twice": recorder.differentiates_twice,
+        "transforms": any(call.is_transformed for call in recorder.calls),
         "step_s": window.step_s,
         "wait_s": window.wait_s,
     }

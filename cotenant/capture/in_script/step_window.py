@@ -41,6 +41,7 @@ class Call:
         group: Number of backward passes before it.
         inside_step: Number of the optimizer step that called it from a closure; 0 = none.
         is_transformed: Whether torch.func made it, which hands in tensors that cannot be looked into afterwards.
+        is_nested: Whether an input has samples of several lengths in one tensor.
         parameters: The leaves that it computed with, which are not the network's own where torch.func calls it with
             others; empty = not known.
         samples: Largest first dimension of an input; 0 = no input has any.
@@ -54,11 +55,12 @@ class Call:
         self.outputs: list[Any] = []
         self.group = group
         self.inside_step = inside_step
-        self.is_transformed = _is_in_transform(torch)
+        self.is_transformed = is_in_transform(torch)
         parameters = list(self.module.parameters())
         self.has_parameters = bool(parameters)
         self.parameters = [] if self.is_transformed else [each for each in parameters if each.is_leaf]
         given = [each for each in tensors_of(torch, (self.args, self.kwargs)) if each.dim()]
+        self.is_nested = any(getattr(each, "is_nested", False) for each in given)
         self.samples = max((int(each.shape[0]) for each in given), default=0)
         dense = [] if self.is_transformed else [each for each in given if each.layout is torch.strided]
         self.question = tuple(map(tensor_key, dense))
@@ -69,7 +71,8 @@ class Call:
         self.outputs = [each.detach() for each in outputs_of(torch, output)]
 
 
-def _is_in_transform(torch: Any) -> bool:
+def is_in_transform(torch: Any) -> bool:
+    """Returns whether vmap, grad or the like of torch.func run at present."""
     level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)
     return level is not None and level() is not None
 
@@ -142,6 +145,15 @@ class Window:
         self.has_smaller = False
         self.step_s = 0.0
         self.wait_s = 0.0
+
+    @property
+    def refusal(self) -> str:
+        """Why its calls cannot be exported, as a word of the result file; empty = nothing is known against it."""
+        if not self.calls:
+            return "no_forward"
+        if any(call.is_transformed for call in self.calls):
+            return "transformed"
+        return "nested" if any(call.is_nested for call in self.calls) else ""
 
 
 def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, is_whole: bool) -> Window:

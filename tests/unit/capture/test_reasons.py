@@ -80,6 +80,7 @@ def outcome(**facts: Any) -> ScriptOutcome:
         ),
         ({"has_stepped": False}, "no optimizer of torch.optim has made a step"),
         ({"result": {"reason": "transformed"}}, "inside torch.func"),
+        ({"result": {"reason": "nested"}}, "takes nested tensors, of which torch exports none"),
         ({"has_started": False, "has_torch": False}, "ignores PYTHONPATH"),
         ({"status": 96, "log": "cannot start x: No such file"}, "cannot start x"),
         ({"status": -24}, "within 120 CPU seconds"),

@@ -95,3 +95,18 @@ def test_weights_that_are_laid_off_in_the_turn_of_the_other_optimizer_learn(
             optimizer.step()
     (window,) = told
     assert [call.module for call in window.calls] == [maker, judge, maker, judge, judge]
+
+
+def test_what_torch_func_differentiates_is_not_taken_for_a_second_derivative(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(4, 1)
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    try:
+        torch.func.grad(lambda x: layer(x).sum())(torch.ones(4))  # type: ignore[no-untyped-call]
+        transformed = recorder.differentiates_twice
+        x = torch.ones(4, requires_grad=True)
+        torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+    finally:
+        recorder.uninstall()
+    assert (transformed, recorder.differentiates_twice) == (False, True)
+    assert [call.is_transformed for call in recorder.calls] == [True, False]
