@@ -107,8 +107,9 @@ _SAMPLES = (
 _NO_LOOP = (
     rf"{_NO_STEPS}|/|[.:,][0-9]| ?(?:%|[mun]?s|secs?|seconds?|mins?|minutes?|h|hours?|samples?|images?|epochs?)\b"
 )
+_EPOCH_BEFORE = r"(?<![^\W\d_])epoch:? {0,2}[\[(]?[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?[:,]?(?= )"
 _LOOP = re.compile(
-    rf"(?i)(?:^|(?<=[^\W\d_])) {{0,3}}(?:[:=#|(\[]| - )? {{0,8}}(?P<{STEP_GROUP}>{INTEGER})"
+    rf"(?i)(?:^|(?<=[^\W\d_])|{_EPOCH_BEFORE}) {{0,3}}(?:[:=#|(\[]| - )? {{0,8}}(?P<{STEP_GROUP}>{INTEGER})"
     rf"(?= ?/ {{0,8}}{INTEGER}(?!{_NO_LOOP}))"
 )
 _DIGITS = re.compile("[0-9]")
