@@ -69,7 +69,7 @@ _PAIR = rf"\[ {{0,4}}[0-9]{{1,9}}/ {{0,4}}[0-9]{{1,9}}\] {{0,2}}\[ {{0,8}}{_COUN
 _LOSS = "[:|,-]? {0,3}loss"
 # What stands behind a stated total is its unit, but for a loss: `12/80 loss 1.6`.
 # Or for another measurement's name and its value: `12/80  acc 0.61`.
-_MEASURED_BEHIND = r"(?!(?:[kmgt]?i?b|bytes|files?|[mun]?s)\b)[a-z][a-z0-9_]{0,15} ?[:=]? ?-?[0-9]{1,9}\.[0-9]"
+_MEASURED_BEHIND = r"(?!(?:[kmgt]?i?b|bytes|files?|[mun]?s)\b)[a-z][a-z0-9_/-]{0,23} ?[:=]? ?-?[0-9]{1,9}\.[0-9]"
 # Or for a word of progress: `12 of 80 done`.
 _DONE_BEHIND = (
     r"(?:(?:optimi[sz]er )?(?:steps?|iter(?:ation)?s?|batches|updates)|done|completed?|finished|fertig|erledigt"

@@ -81,7 +81,15 @@ def test_what_a_second_has_of_steps_counts_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "form",
-    ["loss 0.3 | {0} of 60 done", "{0}/60 complete", "({0} / 60 updates)", "{0} von 60 fertig", "{0:03d}/060 soft 0.3"],
+    [
+        "loss 0.3 | {0} of 60 done",
+        "{0}/60 complete",
+        "({0} / 60 updates)",
+        "{0} von 60 fertig",
+        "{0:03d}/060 soft 0.3",
+        "{0}/60 cross-entropy 1.6",
+        "{0}/60 kd-T4 2.5",
+    ],
 )
 def test_a_word_of_progress_may_stand_behind_the_stated_steps(tmp_path: Path, form: str) -> None:
     assert read(tmp_path, *(form.format(step) for step in range(1, 61)), steps_total=60) == 60
