@@ -342,7 +342,7 @@ def _export_somehow(
     for is_fixed in (True,) if dimension == IN_A_LIST else (False, True):
         for links, left_out in _without_loss(calls):
             try:
-                module, args, kwargs = chain_of(torch, links, left_out, size, dimension)
+                module, args, kwargs = chain_of(torch, links, left_out, size, dimension, is_fixed=is_fixed)
                 exported = _export_once(torch, module, args, kwargs, None if is_fixed else (size, dimension))
             except Exception as error:
                 first_error = first_error or error
