@@ -36,7 +36,12 @@ from cotenant_agent.progress_reading.progress_recognition import (
     steps_of_last_epoch,
     steps_of_samples,
 )
-from cotenant_agent.progress_reading.sparse_counters import find_sparse_counter, is_of_epoch, stated_epochs
+from cotenant_agent.progress_reading.sparse_counters import (
+    find_percent_counter,
+    find_sparse_counter,
+    is_of_epoch,
+    stated_epochs,
+)
 from cotenant_agent.progress_reading.step_counting import (
     LOOP_MARK,
     OF_EPOCH_MARK,
@@ -320,6 +325,8 @@ class LogProgress:
 def _unnamed(line: str, steps_total: int, *, is_written_over: bool) -> list[_Found]:
     """What a line counts in words that are not known, or in none."""
     match, mark = (find_loop(line) if is_written_over else None), LOOP_MARK
+    if match is None:
+        match, mark = find_percent_counter(line, steps_total), ""
     if match is None:
         match, mark = find_sparse_counter(line), SPARSE_MARK
     if match is None:
