@@ -103,7 +103,7 @@ def test_what_torch_func_differentiates_is_not_taken_for_a_second_derivative(tmp
     recorder = Recorder(torch, tmp_path)
     recorder.install()
     try:
-        torch.func.grad(lambda x: layer(x).sum())(torch.ones(4))  # type: ignore[no-untyped-call]
+        torch.func.grad(lambda x: layer(x).sum())(torch.ones(4))
         transformed = recorder.differentiates_twice
         x = torch.ones(4, requires_grad=True)
         torch.autograd.grad(layer(x).sum(), x, create_graph=True)
