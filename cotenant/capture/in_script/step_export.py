@@ -232,7 +232,7 @@ def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tupl
         size = _size_behind_time(torch, call)
         if size > 1:
             return size, 1
-    sizes = [shape[0] for shape in shapes]
+    sizes = [1] if certain and max(certain) == 1 else [shape[0] for shape in shapes]
     return max(sizes, key=sizes.count), 0
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from cotenant.capture.in_script.repeated_calls import as_one_batch
-from cotenant.capture.in_script.step_export import _export
+from cotenant.capture.in_script.step_export import _batch_sizes, _export
 from cotenant.capture.in_script.step_window import Call
 
 
@@ -62,3 +62,10 @@ def test_a_network_of_one_sample_only_is_exported_with_one() -> None:
         torch.testing.assert_close(
             exported.module()(torch.tensor([3]), torch.zeros(1, 1, 8), torch.tensor([5]))[-1], state
         )
+
+
+def test_states_of_one_sample_say_that_the_rows_of_what_is_attended_to_are_no_batch() -> None:
+    network, state, attended = nn.GRU(8, 8), torch.zeros(1, 1, 8), torch.zeros(12, 8)
+    calls = [Call(torch, network, ((torch.tensor(3), state, attended), {}), group=0, inside_step=0) for _ in range(3)]
+    assert _batch_sizes(torch, calls, []) == (1, 0)
+    assert _batch_sizes(torch, calls, [12]) == (12, 0)
