@@ -146,7 +146,8 @@ class Program:
         if status >= 0:
             return f"ended with exit status {status}"
         why = ", as where the machine has no memory left" if status == -signal.SIGKILL else ""
-        return f"was ended by {signal.Signals(-status).name}{why}"
+        name = next((each.name for each in signal.Signals if each == -status), f"signal {-status}")
+        return f"was ended by {name}{why}"
 
     def kill(self) -> None:
         """Ends the process as a crash would: SIGKILL, no chance to write anything."""

@@ -44,6 +44,7 @@ def test_a_log_that_cannot_be_copied_loses_no_line(program: Program) -> None:
     [
         ("kill -9 $$", "was ended by SIGKILL, as where the machine has no memory left"),
         ("kill -15 $$", "was ended by SIGTERM"),
+        ("kill -40 $$", "was ended by signal 40"),
         ("exit 3", "ended with exit status 3"),
     ],
 )
