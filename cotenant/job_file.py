@@ -38,6 +38,7 @@ from cotenant.job_file_queue import QUEUE_READERS, read_gpu_range
 from cotenant.job_file_replicas import REPLICA_READERS, check_replicas
 from cotenant.job_name import name_of
 from cotenant.nearest_name import did_you_mean
+from cotenant.profile_text import TextError, read_text
 from cotenant.quantities import parse_bytes, parse_duration_ms
 from cotenant.rank_launchers import spans_nodes
 from cotenant.v1 import resources_pb2, scheduling_pb2
@@ -65,13 +66,11 @@ def read_content(path: Path) -> dict[str, Any]:
         InputError: Not readable, too large or not a YAML mapping.
     """
     try:
-        if path.stat().st_size > FILE_LIMIT_BYTES:
-            raise InputError(f"{path} is larger than {FILE_LIMIT_BYTES} bytes", remedy="is it a job file?")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_text(path, bytes_max=FILE_LIMIT_BYTES))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not text: {error}", remedy="is it a job file?") from error
+    except TextError as error:
+        raise InputError(f"{path} {error}", remedy="is it a job file?") from error
     except RecursionError as error:
         raise InputError(f"{path} is nested too deep", remedy="is it a job file?") from error
     except (yaml.YAMLError, ValueError) as error:  # the latter: a date or number that cannot be

@@ -138,6 +138,17 @@ class Program:
         """Tells whether the process was started and is gone."""
         return self.process is not None and self.process.poll() is not None
 
+    def how_it_ended(self) -> str:
+        """Returns what is behind its name in a sentence about its end."""
+        if self.process is None or not self.has_ended():
+            return "is running"
+        status = self.process.returncode
+        if status >= 0:
+            return f"ended with exit status {status}"
+        why = ", as where the machine has no memory left" if status == -signal.SIGKILL else ""
+        name = next((each.name for each in signal.Signals if each == -status), f"signal {-status}")
+        return f"was ended by {name}{why}"
+
     def kill(self) -> None:
         """Ends the process as a crash would: SIGKILL, no chance to write anything."""
         if self.process is not None:

@@ -289,6 +289,10 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
             "that a step takes longer and needs more memory than predicted",
         ),
         (
+            result["transforms"],
+            "what vmap and grad of torch.func compute now and then is not counted: it takes time and memory on top",
+        ),
+        (
             result["closures"] > 1,
             f"each batch is computed up to {result['closures']} times a step (in a closure, or with weights that are "
             "moved on between, as by SAM): a step takes as much longer than predicted",

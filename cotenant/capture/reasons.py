@@ -137,7 +137,8 @@ def _covered(result: Mapping[str, Any]) -> NotCapturedError:
     names, share = name_networks(result["networks"]) or "none", format_percent(result["covered_ratio"])
     return NotCapturedError(
         f"the networks that were called ({names}) hold {share} of the parameters that the optimizers train, "
-        "less than 95 %: what the script does with the others cannot be seen from outside"
+        "less than 95 %: what the script does with the others cannot be seen from outside",
+        remedy=f"call networks as network(x), since network.forward(x) is not seen; else {BY_HAND}",
     )
 
 
@@ -163,6 +164,14 @@ _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]]
         "no_forward": lambda result: NotCapturedError("no network was called with gradients before an optimizer step"),
         "transformed": lambda result: NotCapturedError(
             "the network is called inside torch.func (vmap or grad): what it keeps there cannot be seen from outside"
+        ),
+        "nested": lambda result: NotCapturedError(
+            "the network takes nested tensors, of which torch exports none",
+            remedy=f"hand in a padded batch with a mask where it is captured, or {MEASURED}",
+        ),
+        "sparse": lambda result: NotCapturedError(
+            "the network takes sparse tensors, for which ONNX has no operators",
+            remedy=f"hand in dense ones where it is captured, or {MEASURED}",
         ),
         "no_tensor": lambda result: NotCapturedError("the network takes no tensor, so no batch can be seen"),
         "export_limit": lambda result: NotCapturedError("torch.export needed too much CPU time"),

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.client_errors import InputError
+from cotenant.profile_text import TextError, read_text
 from cotenant.v1 import scheduling_pb2
 
 TASKS_MAX = 1_000
 INDEX_MAX = 1_000_000
 FILE_LIMIT_BYTES = 1024 * 1024
-_PART = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7})(?::([0-9]{1,7}))?)?")
+_PART = re.compile(r"([0-9]{1,30})(?:-([0-9]{1,30})(?::([0-9]{1,30}))?)?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _REMEDY = "write it like 1-20, 1-20%4 for four at once, 0-90:10 or 1,5,9"
 
@@ -58,7 +59,8 @@ def _read_part(part: str, text: str) -> range:
     if first is None or step == 0:
         raise InputError(f"{text!r} is not an array", remedy=_REMEDY)
     found = range(first, (first if last is None else last) + 1, step or 1)
-    if not 1 <= len(found) <= TASKS_MAX or found[-1] > INDEX_MAX:
+    # Not by its length, which is no number of the machine for any numbers.
+    if not found or found[-1] > INDEX_MAX or len(found) > TASKS_MAX:
         raise InputError(f"{part.strip()!r} is not 1 to {TASKS_MAX} indexes up to {INDEX_MAX}", remedy=_REMEDY)
     return found
 
@@ -104,10 +106,10 @@ def read_sweep(path: Path) -> list[dict[str, str]]:
         InputError: Not readable, of another form, without rows, or with too many.
     """
     try:
-        if path.stat().st_size > FILE_LIMIT_BYTES:
-            raise InputError(f"{path} is larger than {FILE_LIMIT_BYTES} bytes", remedy="is it a sweep?")
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, bytes_max=FILE_LIMIT_BYTES)
         rows = _json_rows(path, text) if path.suffix.lower() == ".json" else _csv_rows(path, text)
+    except TextError as error:
+        raise InputError(f"{path} {error}", remedy=f"1 to {TASKS_MAX} rows, one for each job") from error
     except (OSError, ValueError, csv.Error, RecursionError) as error:
         raise InputError(
             f"cannot read {path}: {error}", remedy="a CSV with a header, or a JSON list of objects"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -41,7 +42,8 @@ def capture(command: tuple[str, ...], out: Path | None, yes: bool, memory_limit:
     job = capture_here(command, Path.cwd(), {}, is_allowed=yes, memory_bytes=limit)
     write_job(job, command, Path.cwd(), files)
     show(f"{files[0]}  {files[1]}")
-    tell(f"submit it with `cotenant submit {files[1]} --steps N`")
+    job_file = shlex.quote(str(files[1]))
+    tell(f"ask: `cotenant predict {job_file} --device TYPE`; submit: `cotenant submit {job_file} --steps N`")
 
 
 def capture_here(

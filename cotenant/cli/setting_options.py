@@ -66,7 +66,8 @@ _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
         "name": "--name", "tenant": "--tenant", "gpus": "--gpus", "ranks": "--ranks", "share": "--share",
         "steps_total": "--steps", "target_loss": "--target-loss", "progress_regex": "--progress-regex",
         "environment": "--env", "working_directory": "--workdir", "across_nodes": "--across-nodes",
-        "after_job_ids": "--after", "allowed_devices": "--device", "settings.global_batch_size": "--batch-size",
+        "max_slowdown_ratio": "--max-slowdown", "after_job_ids": "--after", "allowed_devices": "--device",
+        "settings.global_batch_size": "--batch-size",
     }
 )  # fmt: skip
 _FIELD = re.compile(rf"\bspec\.({'|'.join(map(re.escape, _FLAGS))})\b(?!\.)")

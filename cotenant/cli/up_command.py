@@ -146,7 +146,8 @@ def _serve(cluster: LocalCluster) -> None:
         tell("stopping ...")
         cluster.stop()
     if ended is not None:
-        raise ProgramError(f"the {ended.name} has ended:\n{ended.log_tail()}", remedy=f"see {ended.log_file}")
+        remedy = f"start `cotenant up` again, jobs that run are adopted; its log is {ended.log_file}"
+        raise ProgramError(f"the {ended.name} {ended.how_it_ended()}:\n{ended.log_tail()}", remedy=remedy)
 
 
 class StartLines:

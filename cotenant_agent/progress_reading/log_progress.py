@@ -19,7 +19,8 @@ from types import FrameType
 from typing import NamedTuple
 
 from cotenant_agent.keeper.lost_output import read_lost
-from cotenant_agent.progress_reading.batch_counters import Accumulation, rank_of_counter
+from cotenant_agent.progress_reading.batch_counters import Accumulation
+from cotenant_agent.progress_reading.counters_of_one_line import is_no_step, surest_of
 from cotenant_agent.progress_reading.log_reading import open_quietly
 from cotenant_agent.progress_reading.loss_recognition import printed_loss
 from cotenant_agent.progress_reading.printed_numbers import integer_of, total_behind
@@ -36,7 +37,12 @@ from cotenant_agent.progress_reading.progress_recognition import (
     steps_of_last_epoch,
     steps_of_samples,
 )
-from cotenant_agent.progress_reading.sparse_counters import find_sparse_counter, is_of_epoch, stated_epochs
+from cotenant_agent.progress_reading.sparse_counters import (
+    find_percent_counter,
+    find_sparse_counter,
+    is_of_epoch,
+    stated_epochs,
+)
 from cotenant_agent.progress_reading.step_counting import (
     LOOP_MARK,
     OF_EPOCH_MARK,
@@ -279,9 +285,13 @@ class LogProgress:
             end = match.end()
             if item is not None and self._recognises:
                 item = _Found(nested(item.printed, window[end:]), printed_loss(before, window[end:]))
-            if item is not None and not (self._recognises and is_other_work(item.printed.label)):
+                if is_no_step(item.printed.label, window[: match.start(group)][-_LABEL_REACH:], window[end:]):
+                    continue
+            if item is not None:
                 shown.append(item)
-        found.extend(_surest(shown, self._steps_total) if self._recognises else shown)
+        if self._recognises and len(shown) > 1:
+            shown = [shown[place] for place in surest_of([item.printed for item in shown], self._steps_total)]
+        found.extend(shown)
         return end
 
     def _take(self, found: _Found) -> None:
@@ -321,6 +331,8 @@ def _unnamed(line: str, steps_total: int, *, is_written_over: bool) -> list[_Fou
     """What a line counts in words that are not known, or in none."""
     match, mark = (find_loop(line) if is_written_over else None), LOOP_MARK
     if match is None:
+        match, mark = find_percent_counter(line, steps_total), ""
+    if match is None:
         match, mark = find_sparse_counter(line), SPARSE_MARK
     if match is None:
         return []
@@ -335,15 +347,6 @@ def _unnamed(line: str, steps_total: int, *, is_written_over: bool) -> list[_Fou
             return []
     printed = dataclasses.replace(item.printed, label=mark + item.printed.label)
     return [_Found(printed, printed_loss(before, line[match.end() :]))]
-
-
-def _surest(shown: list[_Found], steps_total: int) -> list[_Found]:
-    """Of several numbers of one line those that surely count optimizer steps: out of the stated ones, or by a word."""
-    if len(shown) < 2:
-        return shown
-    stated = [item for item in shown if 0 < steps_total == item.printed.total]
-    ranks = [rank_of_counter(item.printed.label) for item in shown]
-    return stated or [item for item, rank in zip(shown, ranks, strict=True) if rank == max(ranks)]
 
 
 def _read_match(match: re.Match[str], group: str, before: str, batch_size: int) -> _Found | None:

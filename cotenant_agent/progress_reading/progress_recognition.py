@@ -71,8 +71,15 @@ _PAIR = rf"\[ {{0,4}}[0-9]{{1,9}}/ {{0,4}}[0-9]{{1,9}}\] {{0,2}}\[ {{0,8}}{_COUN
 _LOSS = "[:|,-]? {0,3}loss"
 # What stands behind a stated total is its unit, but for a loss: `12/80 loss 1.6`.
 # Or for another measurement's name and its value: `12/80  acc 0.61`.
-_MEASURED_BEHIND = r"(?!(?:[kmgt]?i?b|bytes|files?|[mun]?s)\b)[a-z][a-z0-9_]{0,15} ?[:=]? ?-?[0-9]{1,9}\.[0-9]"
-_UNIT_BEHIND = rf" {{0,2}}(?!(?:[a-z]{{1,10}}[ _-])?loss|{_MEASURED_BEHIND})[a-z%]"
+_MEASURED_BEHIND = r"(?!(?:[kmgt]?i?b|bytes|files?|[mun]?s)\b)[a-z][a-z0-9_/-]{0,23} ?[:=]? ?-?[0-9]{1,9}\.[0-9]"
+# Or for a word of progress: `12 of 80 done`.
+_DONE_BEHIND = (
+    r"(?:(?:optimi[sz]er )?(?:steps?|iter(?:ation)?s?|batches|updates)|done|completed?|finished|fertig|erledigt"
+    r"|abgeschlossen|terminé|completado|hecho)\b"
+)
+_UNIT_BEHIND = rf" {{0,2}}(?!(?:[a-z]{{1,10}}[ _-])?loss|{_DONE_BEHIND}|{_MEASURED_BEHIND})[a-z%]"
+# Between a line's number and the total no step is named: `train:42 - Step 80`.
+_NO_STEP_BETWEEN = r"(?![^0-9\r\n]{0,11}(?:step|iter(?:ation)?|batch|update)[ :=#]{1,3}[0-9])"
 _COUNT_AND_LOSS = rf"^\[ {{0,8}}{_COUNT} ?\] {{0,3}}{_LOSS})"
 _EPOCH_AND_LOSS = rf"\[ {{0,4}}[0-9]{{1,9}}, {{0,8}}(?=[0-9]{{1,15}}\] {{0,3}}{_LOSS})"
 _LOSSES = f"{_COUNT_AND_LOSS}|{_EPOCH_AND_LOSS}"
@@ -102,8 +109,9 @@ _SAMPLES = (
 _NO_LOOP = (
     rf"{_NO_STEPS}|/|[.:,][0-9]| ?(?:%|[mun]?s|secs?|seconds?|mins?|minutes?|h|hours?|samples?|images?|epochs?)\b"
 )
+_EPOCH_BEFORE = r"(?<![^\W\d_])epoch:? {0,2}[\[(]?[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?[:,]?(?= )"
 _LOOP = re.compile(
-    rf"(?i)(?:^|(?<=[^\W\d_])) {{0,3}}(?:[:=#|(\[]| - )? {{0,8}}(?P<{STEP_GROUP}>{INTEGER})"
+    rf"(?i)(?:^|(?<=[^\W\d_])|{_EPOCH_BEFORE}) {{0,3}}(?:[:=#|(\[]| - )? {{0,8}}(?P<{STEP_GROUP}>{INTEGER})"
     rf"(?= ?/ {{0,8}}{INTEGER}(?!{_NO_LOOP}))"
 )
 _DIGITS = re.compile("[0-9]")
@@ -151,7 +159,8 @@ def recognised(steps_total: int = 0, batch_size: int = 0) -> str:
     """
     bars = f"{_BAR}|{_OPEN_BAR}|{_BATCHES}"
     if steps_total > 0:
-        stated = rf"{LOOSE}[^0-9,.%\r\n]{{1,12}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]|{_UNIT_BEHIND})"
+        ends = rf"0{{0,4}}(?:{forms_of(steps_total)})(?![0-9]|[.,][0-9]|{_UNIT_BEHIND})"
+        stated = rf"{LOOSE}{_NO_STEP_BETWEEN}[^0-9,.%\r\n]{{1,12}}{ends}"
         bars += rf"|(?<![0-9]:)(?P<{STATED_GROUP}>{stated})"
     # One group of one name: the words are looked back at from the number only where there is no bar.
     words = rf"{_WORD}{_BETWEEN}(?=[0-9])|(?=[et]){_BEGIN}(?:{_EPOCH}|{_TIMM})"

@@ -37,6 +37,24 @@ _STATED_EPOCHS = re.compile(
     r"|(?<![\w.,/-])([0-9]{1,9})\s(?:training\s)?epochs\b"
 )
 _NUMBERED_EPOCH = re.compile(r"(?i)\bep(?:och)?s?\b[ :=#\[(]{0,3}[0-9]")
+_PERCENT = re.compile(
+    rf"(?:^|(?<=[\s(\[]))(?P<{STEP_GROUP}>[0-9]{{1,12}}) {{1,3}}[(\[]?(?P<percent>[0-9]{{1,3}})(?:\.[0-9]{{1,6}})?%"
+)
+
+
+def find_percent_counter(line: str, steps_total: int) -> re.Match[str] | None:
+    """Returns where a line shows a number and what part of the stated steps it is, as `(15 30%) 2.3`; None = nowhere.
+
+    Args:
+        line: One without any number whose words name it.
+        steps_total: What the job states; 0 = nothing, and then no percentage tells anything.
+    """
+    for found in _PERCENT.finditer(line) if steps_total > 0 else ():
+        step, percent = int(found[STEP_GROUP]), int(found["percent"])
+        # Scripts cut or round it.
+        if step <= steps_total and abs(100 * step - percent * steps_total) <= steps_total:
+            return found
+    return None
 
 
 def find_sparse_counter(line: str) -> re.Match[str] | None:

@@ -39,6 +39,8 @@ _CURSOR_UP = "\x1b[A"
 _SPARSE_VALUES_MIN = 3
 _SPARSE_DISTANCE_MIN = 5
 _BATCH_DIVISOR = 16
+_SIZE_LABEL = re.compile(r"(?i)\bbatch$")
+_SIZE_MIN = 8
 _WORD = re.compile(r"[^\W\d_]{3,}")
 # Of colours, cursors and titles, whose text is nothing that a bar says.
 _TERMINAL_ORDER = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,128}\x07)")
@@ -107,6 +109,11 @@ class _Bar:
             return False
         is_from_beginning = self.first in (0, 1, distance - 1, distance)
         return is_from_beginning and abs(self.first + (self.values - 1) * distance - self.peak) <= 1
+
+    def may_be_sizes(self) -> bool:
+        """Whether it shows powers of two, as the sizes of batches that a search tries: `batch 32`, then `batch 64`."""
+        are_powers = all(number >= _SIZE_MIN and number & (number - 1) == 0 for number in (self.first, self.peak))
+        return are_powers and self.values <= (self.peak // self.first).bit_length()
 
     def take(self, printed: PrintedStep) -> None:
         self.starts += printed.step < self.newest
@@ -225,7 +232,7 @@ class StepCounter:
             return max(self.interval, from_zero)
         return max(self.interval or self._distance_by_clock(), from_zero) * bar.passes
 
-    def _counts(self, label: str, bar: _Bar) -> bool:
+    def _counts(self, label: str, total: int, bar: _Bar) -> bool:
         if label.startswith(LOOP_MARK):
             is_one_by_one = bar.first <= 1 and 2 * bar.values > bar.peak - bar.first
             return is_one_by_one and bar.values >= _LOOP_VALUES_MIN
@@ -234,6 +241,8 @@ class StepCounter:
                 return bar.is_even(1)
             return bar.steps > self.epochs and bar.is_even(_SPARSE_DISTANCE_MIN)
         if label.startswith(NESTED_MARK) and self._is_evaluation(bar):
+            return False
+        if self._values_min > 1 and not total and _SIZE_LABEL.search(label) is not None and bar.may_be_sizes():
             return False
         return bar.values >= self._values_min or bar.base > 0
 
@@ -245,7 +254,7 @@ class StepCounter:
 
     def _furthest(self) -> tuple[tuple[str, int], _Bar]:
         """The bar that counts, behind its label and total."""
-        bars = ((key, bar) for key, bar in self._bars.items() if self._counts(key[0], bar))
+        bars = ((key, bar) for key, bar in self._bars.items() if self._counts(*key, bar))
         return max(bars, key=lambda found: self._steps_of(*found), default=(("", 0), _Bar()))
 
     def _steps_of(self, key: tuple[str, int], bar: _Bar) -> int:
@@ -260,7 +269,7 @@ class StepCounter:
         if len(self._bars) > _BARS_MAX:
             del self._bars[next(iter(self._bars))]
         bar.take(printed)
-        if not self._counts(printed.label, bar):
+        if not self._counts(printed.label, printed.total, bar):
             return False
         steps, before = self._steps_of(key, bar), self.steps
         if steps > before:

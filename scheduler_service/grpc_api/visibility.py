@@ -57,6 +57,9 @@ def own_submission(
         _check_own("tenant", request.spec.tenant, tenants, caller)
         own.spec.tenant = request.spec.tenant or tenants[0]
     own.spec.owner = request.spec.owner or caller.name
+    if caller.acts_for_all and rules is not None and not request.spec.tenant:
+        # Whose account names no tenant, as that of `cotenant up`, would else have no quota.
+        own.spec.tenant = next(iter(rules.naming(own.spec.owner)), "")
     return own
 
 

@@ -237,6 +237,29 @@ UNUSUAL_STRANGERS: Mapping[str, Stranger] = MappingProxyType(
                 """,
             refusal="inside torch.func",
         ),
+        "samples_of_several_lengths": Stranger(
+            source="""
+                import torch
+                from torch import nn
+
+                class Bag(nn.Module):
+                    def __init__(self):
+                        super().__init__()
+                        self.words, self.head = nn.Embedding(50, 8), nn.Linear(8, 3)
+
+                    def forward(self, words):
+                        return self.head(torch.stack([each.mean(0) for each in self.words(words).unbind()]))
+
+                net = Bag()
+                optimizer = torch.optim.Adam(net.parameters())
+                for step in range(100):
+                    words = [torch.randint(0, 50, (length,)) for length in (3, 5, 7, 9)]
+                    words = torch.nested.nested_tensor(words, layout=torch.jagged)
+                    nn.functional.cross_entropy(net(words), torch.randint(0, 3, (4,))).backward()
+                    optimizer.step(); optimizer.zero_grad()
+                """,
+            refusal="takes nested tensors",
+        ),
         "updates_by_hand": Stranger(
             source="""
                 import torch

@@ -11,7 +11,9 @@ from typing import Any
 from .step_window import Call, outputs_of, tensor_key, tensors_of
 
 
-def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dimension: int) -> tuple[Any, Any, Any]:
+def chain_of(
+    torch: Any, calls: list[Call], left_out: list[str], size: int, dimension: int, *, is_fixed: bool
+) -> tuple[Any, Any, Any]:
     """Returns a network with its example arguments.
 
     Args:
@@ -20,6 +22,7 @@ def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dime
         left_out: Named arguments that the only call does without.
         size: Samples of the micro-batch; a single one is doubled, since an export takes 1 for a constant.
         dimension: Where they lie.
+        is_fixed: Whether the export is for this size only: then a single sample stays one.
     """
     calls = _without_loose_links(torch, calls)
     is_wide = all(each.dtype is torch.float32 for call in calls for each in call.module.parameters())
@@ -28,7 +31,7 @@ def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dime
         if is_wide and isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.float16, torch.bfloat16):
             leaf = leaf.float()  # autocast has brought both to one width, and is not exported
         is_batch = isinstance(leaf, torch.Tensor) and leaf.dim() > dimension and leaf.shape[dimension] == size
-        return torch.cat([leaf, leaf], dimension) if is_batch and size == 1 else leaf
+        return torch.cat([leaf, leaf], dimension) if is_batch and size == 1 and not is_fixed else leaf
 
     if len(calls) == 1:
         calls = [copy.copy(calls[0])]

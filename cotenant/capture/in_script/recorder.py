@@ -17,7 +17,7 @@ from typing import Any
 
 from .result_file import write_result
 from .step_export import export_step
-from .step_window import Call, Step, awaited, find_window, unwrapped
+from .step_window import Call, Step, awaited, find_window, is_in_transform, unwrapped
 
 STEPPED_FILE = "stepped"
 STEPS_MAX = 64
@@ -163,7 +163,8 @@ class Recorder:
 
     def _watched_gradients(self, own: Any) -> Any:
         def grad(*args: Any, **kwargs: Any) -> Any:
-            self.differentiates_twice |= _creates_graph(4, args, kwargs)
+            # torch.func asks so each time, and is no second derivative.
+            self.differentiates_twice |= not is_in_transform(self.torch) and _creates_graph(4, args, kwargs)
             return own(*args, **kwargs)
 
         return grad

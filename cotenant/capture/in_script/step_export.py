@@ -35,12 +35,9 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     """
     torch = recorder.torch
     facts = _facts(recorder, window)
-    if not window.calls:
-        return {**facts, "status": "failed", "reason": "no_forward"}
-    if facts["covered_ratio"] < COVERED_RATIO_MIN:
-        return {**facts, "status": "failed", "reason": "covered"}
-    if any(call.is_transformed for call in window.calls):
-        return {**facts, "status": "failed", "reason": "transformed"}
+    refusal = window.refusal or ("covered" if facts["covered_ratio"] < COVERED_RATIO_MIN else "")
+    if refusal:
+        return {**facts, "status": "failed", "reason": refusal}
     for call in window.calls:
         _take_off_precision(call.module)
         _stop_training(torch, call.module, lambda part: part.training)
@@ -146,6 +143,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "shards": recorder.requested.shards,
         "gathered_ratio": gathered_ratio(recorder.requested.sharded),
         "differentiates_twice": recorder.differentiates_twice,
+        "transforms": any(call.is_transformed for call in recorder.calls),
         **window.facts(),
     }
 
@@ -233,7 +231,7 @@ def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tupl
         size = _size_behind_time(torch, call)
         if size > 1:
             return size, 1
-    sizes = [shape[0] for shape in shapes]
+    sizes = [1] if certain and max(certain) == 1 else [shape[0] for shape in shapes]
     return max(sizes, key=sizes.count), 0
 
 
@@ -343,7 +341,7 @@ def _export_somehow(
     for is_fixed in (True,) if dimension == IN_A_LIST else (False, True):
         for links, left_out in _without_loss(calls):
             try:
-                module, args, kwargs = chain_of(torch, links, left_out, size, dimension)
+                module, args, kwargs = chain_of(torch, links, left_out, size, dimension, is_fixed=is_fixed)
                 exported = _export_once(torch, module, args, kwargs, None if is_fixed else (size, dimension))
             except Exception as error:
                 first_error = first_error or error

@@ -41,6 +41,8 @@ class Call:
         group: Number of backward passes before it.
         inside_step: Number of the optimizer step that called it from a closure; 0 = none.
         is_transformed: Whether torch.func made it, which hands in tensors that cannot be looked into afterwards.
+        odd_layout: `nested` where an input has samples of several lengths in one tensor, `sparse` where it keeps only
+            what is not zero; empty = neither.
         parameters: The leaves that it computed with, which are not the network's own where torch.func calls it with
             others; empty = not known.
         samples: Largest first dimension of an input; 0 = no input has any.
@@ -54,11 +56,12 @@ class Call:
         self.outputs: list[Any] = []
         self.group = group
         self.inside_step = inside_step
-        self.is_transformed = _is_in_transform(torch)
+        self.is_transformed = is_in_transform(torch)
         parameters = list(self.module.parameters())
         self.has_parameters = bool(parameters)
         self.parameters = [] if self.is_transformed else [each for each in parameters if each.is_leaf]
         given = [each for each in tensors_of(torch, (self.args, self.kwargs)) if each.dim()]
+        self.odd_layout = next(filter(None, map(_odd_layout, given)), "")
         self.samples = max((int(each.shape[0]) for each in given), default=0)
         dense = [] if self.is_transformed else [each for each in given if each.layout is torch.strided]
         self.question = tuple(map(tensor_key, dense))
@@ -69,9 +72,16 @@ class Call:
         self.outputs = [each.detach() for each in outputs_of(torch, output)]
 
 
-def _is_in_transform(torch: Any) -> bool:
+def is_in_transform(torch: Any) -> bool:
+    """Returns whether vmap, grad or the like of torch.func run at present."""
     level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)
     return level is not None and level() is not None
+
+
+def _odd_layout(tensor: Any) -> str:
+    if getattr(tensor, "is_nested", False):
+        return "nested"
+    return "sparse" if "sparse" in str(tensor.layout) else ""
 
 
 def _detached(torch: Any, values: Any) -> Any:
@@ -156,6 +166,15 @@ class Window:
             "step_s": self.step_s,
             "wait_s": self.wait_s,
         }
+
+    @property
+    def refusal(self) -> str:
+        """Why its calls cannot be exported, as a word of the result file; empty = nothing is known against it."""
+        if not self.calls:
+            return "no_forward"
+        if any(call.is_transformed for call in self.calls):
+            return "transformed"
+        return next((call.odd_layout for call in self.calls if call.odd_layout), "")
 
 
 def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, is_whole: bool) -> Window:

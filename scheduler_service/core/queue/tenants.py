@@ -77,8 +77,11 @@ class TenantRules:
 
     def tenants_of(self, user: str) -> Sequence[str]:
         """Return whose jobs a user may submit, the usual tenant first; none = another tenant has this name."""
-        named = [tenant for tenant, rule in self.rules.items() if user in rule.users]
-        return named or ([] if self.of(user).users else [user])
+        return self.naming(user) or ([] if self.of(user).users else [user])
+
+    def naming(self, user: str) -> Sequence[str]:
+        """Return the tenants that name a user, in the order of the rules."""
+        return [tenant for tenant, rule in self.rules.items() if user in rule.users]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,3 +217,44 @@ def test_samples_behind_an_epoch_count_nothing(tmp_path: Path) -> None:
 
 def test_of_a_count_of_no_name_another_total_than_the_stated_one_counts_nothing(tmp_path: Path) -> None:
     assert read(tmp_path, "sailing {0:03d} of 100 | focal=0.2", range(20, 101, 20), steps_total=60) == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "is_counted"),
+    [
+        ("epoch {0}/6  {1:>3}/20  kd-T4={2:.4f}", True),
+        ("Epoch {0}/6: {1}/20 [acc {2:.2f}]", True),
+        ("epoch {0}/6, sample {1}/20 sim={2:.4f}", False),
+        ("epoch {0}/6 {1}/20 s", False),
+    ],
+)
+def test_batches_behind_an_epoch_that_are_written_over_count_all_epochs(
+    tmp_path: Path, form: str, is_counted: bool
+) -> None:
+    lines = ["\r" + form.format(epoch, step, 1 / step) for epoch in range(1, 7) for step in range(1, 21)]
+    log = tmp_path / "out.log"
+    log.write_text("".join(lines))
+    steps = [report.step for report in LogProgress(log, "", None, 120).read_to_end(1)]
+    assert steps == ([120] if is_counted else [])
+
+
+@pytest.mark.parametrize(
+    ("form", "is_counted"),
+    [
+        ("0m 1s (- 0m 7s) ({0} {1}%) 2.3143", True),
+        ("{0} {1}% (0m 33s) 2.2208 Ireland / Irish", True),
+        ("{0} ({1}%) 0.31", True),
+        ("{0} {2}% 2.3143", False),
+        ("12:{0} {1}% used", False),
+        ("{0} of 700 files ({1}%)", False),
+    ],
+)
+def test_a_number_counts_before_the_percentage_that_it_is_of_the_stated_steps(
+    tmp_path: Path, form: str, is_counted: bool
+) -> None:
+    log = tmp_path / "out.log"
+    lines = [form.format(step, step * 100 // 80, 100 - step) for step in range(10, 81, 10)]
+    log.write_text("".join(f"{line}\n" for line in lines))
+    for steps_total, counted in ((80, 80 if is_counted else 0), (0, 0)):
+        reading = LogProgress(log, "", None, steps_total)
+        assert max([0, *(report.step for report in reading.read_to_end(1))]) == counted

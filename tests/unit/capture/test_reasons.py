@@ -80,6 +80,8 @@ def outcome(**facts: Any) -> ScriptOutcome:
         ),
         ({"has_stepped": False}, "no optimizer of torch.optim has made a step"),
         ({"result": {"reason": "transformed"}}, "inside torch.func"),
+        ({"result": {"reason": "nested"}}, "takes nested tensors, of which torch exports none"),
+        ({"result": {"reason": "sparse"}}, "takes sparse tensors, for which ONNX has no operators"),
         ({"has_started": False, "has_torch": False}, "ignores PYTHONPATH"),
         ({"status": 96, "log": "cannot start x: No such file"}, "cannot start x"),
         ({"status": -24}, "within 120 CPU seconds"),
@@ -130,6 +132,11 @@ def test_a_reason_is_one_sentence_with_a_remedy(facts: dict[str, Any], told: str
     assert told in error.message
     assert "\n" not in error.message
     assert error.remedy
+
+
+def test_of_networks_that_are_not_seen_the_usual_cause_is_told() -> None:
+    result = {"reason": "covered", "covered_ratio": 0.16, "networks": ["Sequential"]}
+    assert "network.forward(x) is not seen" in why_not(PLAN, outcome(result=result)).remedy
 
 
 @pytest.mark.parametrize("out", ["graph.txt", "train.onnx"])

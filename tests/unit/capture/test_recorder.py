@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from cotenant.capture.in_script import recorder as recorder_module
 from cotenant.capture.in_script.cpu_redirect import Requested
 from cotenant.capture.in_script.recorder import Recorder
-from cotenant.capture.in_script.step_window import Step, Window, awaited, find_window
+from cotenant.capture.in_script.step_window import Call, Step, Window, awaited, find_window
 
 
 class Redirection(torch.overrides.TorchFunctionMode):
@@ -113,3 +114,33 @@ def test_weights_that_are_laid_off_in_the_turn_of_the_other_optimizer_learn(
             optimizer.step()
     (window,) = told
     assert [call.module for call in window.calls] == [maker, judge, maker, judge, judge]
+
+
+def test_what_torch_func_differentiates_is_not_taken_for_a_second_derivative(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(4, 1)
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    try:
+        torch.func.grad(lambda x: layer(x).sum())(torch.ones(4))
+        transformed = recorder.differentiates_twice
+        x = torch.ones(4, requires_grad=True)
+        torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+    finally:
+        recorder.uninstall()
+    assert (transformed, recorder.differentiates_twice) == (False, True)
+    assert [call.is_transformed for call in recorder.calls] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("make", "refusal"),
+    [
+        (lambda: torch.eye(3).to_sparse(), "sparse"),
+        (lambda: torch.eye(3).to_sparse_csr(), "sparse"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "nested"),
+        (lambda: torch.eye(3), ""),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_inputs_that_no_export_takes_are_named(make: Callable[[], torch.Tensor], refusal: str) -> None:
+    call = Call(torch, torch.nn.Linear(3, 3), ((torch.ones(3, 3), make()), {}), group=0, inside_step=0)
+    assert Window([call], 1, 1, []).refusal == refusal

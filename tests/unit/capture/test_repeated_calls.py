@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cotenant.capture.in_script.repeated_calls import as_one_batch
+from cotenant.capture.in_script.step_export import _batch_sizes, _export
 from cotenant.capture.in_script.step_window import Call
 
 
@@ -34,3 +35,37 @@ def test_batches_stay_as_they_are() -> None:
     network = nn.Linear(4, 2)
     calls = [call(network, 8, 4), call(network, 16, 4)]
     assert as_one_batch(torch, calls) == (calls, 0)
+
+
+class OneWord(nn.Module):
+    """As a tutorial's translator takes in one word after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.cell = nn.Embedding(9, 8), nn.Linear(8, 8)
+
+    def forward(self, word: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = torch.tanh(self.cell(self.words(word).view(1, 1, -1)) + state)
+        return state * 2, state
+
+
+def test_a_network_of_one_sample_only_is_exported_with_one() -> None:
+    network, state = OneWord(), torch.zeros(1, 1, 8)
+    calls = []
+    for word in (torch.tensor([3]), torch.tensor([5])):
+        calls.append(Call(torch, network, ((word, state), {}), group=0, inside_step=0))
+        answer, state = network(word, state)
+        calls[-1].note_output(torch, (answer, state))
+    exported, is_fixed, _, links = _export(torch, calls, 1, 0)
+    assert (is_fixed, len(links)) == (True, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            exported.module()(torch.tensor([3]), torch.zeros(1, 1, 8), torch.tensor([5]))[-1], state
+        )
+
+
+def test_states_of_one_sample_say_that_the_rows_of_what_is_attended_to_are_no_batch() -> None:
+    network, state, attended = nn.GRU(8, 8), torch.zeros(1, 1, 8), torch.zeros(12, 8)
+    calls = [Call(torch, network, ((torch.tensor(3), state, attended), {}), group=0, inside_step=0) for _ in range(3)]
+    assert _batch_sizes(torch, calls, []) == (1, 0)
+    assert _batch_sizes(torch, calls, [12]) == (12, 0)

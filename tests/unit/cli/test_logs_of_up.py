@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,19 @@ def test_a_log_that_cannot_be_copied_loses_no_line(program: Program) -> None:
     program.log_file.with_name("scheduler.log.1").mkdir()
     program.bound_log()
     assert program.log_file.read_bytes() == b"longer than ten"
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("kill -9 $$", "was ended by SIGKILL, as where the machine has no memory left"),
+        ("kill -15 $$", "was ended by SIGTERM"),
+        ("kill -40 $$", "was ended by signal 40"),
+        ("exit 3", "ended with exit status 3"),
+    ],
+)
+def test_how_a_program_ended_is_told(script: str, told: str, program: Program) -> None:
+    assert program.how_it_ended() == "is running"
+    program.process = subprocess.Popen(["sh", "-c", script])
+    program.process.wait()
+    assert program.how_it_ended() == told

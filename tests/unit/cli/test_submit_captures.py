@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,3 +287,13 @@ def test_a_script_behind_flags_of_python_and_a_module_are_looked_into(
     for name in ("train.py", "pack/train.py", "pack/__main__.py"):
         (tmp_path / name).write_text("import torch\n")
     assert is_torch_script(words, tmp_path) is expected
+
+
+def test_a_capture_says_how_its_job_is_asked_about_and_how_it_is_submitted(
+    submission: Submission, tmp_path: Path
+) -> None:
+    """The graph beside its job file are two jobs for `predict`."""
+    submission.captured_commands()
+    told = submission.cotenant("capture", "--out", str(tmp_path / "my graph.onnx"), "--", "python", "train.py").err
+    for words in ("predict {} --device TYPE", "submit {} --steps N"):
+        assert f"`cotenant {words.format(shlex.quote(str(tmp_path / 'my graph.yaml')))}`" in told

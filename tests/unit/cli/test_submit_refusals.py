@@ -61,10 +61,15 @@ def test_a_dry_run_prints_the_warnings_as_well(
 
 def test_a_field_that_a_service_refuses_is_named_by_the_flag_that_sets_it() -> None:
     spec = scheduling_pb2.JobSpec(
-        name="\N{ROCKET} long run", tenant="a b", command=["true"], progress_regex="(", working_directory="here"
+        name="\N{ROCKET} long run",
+        tenant="a b",
+        command=["true"],
+        progress_regex="(",
+        working_directory="here",
+        max_slowdown_ratio=float("nan"),
     )
     told = [naming_flags(f"{one.field}: {one.description}").partition(":")[0] for one in spec_violations(spec)]
-    assert set(told) == {"--name", "--tenant", "--progress-regex", "--workdir"}
+    assert set(told) == {"--name", "--tenant", "--progress-regex", "--workdir", "--max-slowdown"}
     flags = {flag for parameter in submit.params for flag in parameter.opts}
     assert flags.issuperset(setting_options._FLAGS.values())
 

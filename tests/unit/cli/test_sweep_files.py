@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cotenant.cli.array_tasks import read_sweep
+from cotenant.cli.array_tasks import TASKS_MAX, read_array, read_sweep
 from cotenant.client_errors import InputError
+from cotenant.job_file import read_content
 
 
 @pytest.mark.parametrize("text", ["lr;depth\n0.1;3\n", "lr\tdepth\n0.1\t3\n", "lr;depth\n0,1;3\n"])
@@ -23,3 +27,32 @@ def test_a_sweep_may_begin_with_excels_mark_and_have_one_column(tmp_path: Path) 
     path = tmp_path / "sweep.csv"
     path.write_text("lr\n0.1\n", encoding="utf-8-sig")
     assert read_sweep(path) == [{"lr": "0.1"}]
+
+
+@pytest.mark.parametrize(
+    ("read", "remedy"),
+    [(read_sweep, f"1 to {TASKS_MAX} rows, one for each job"), (read_content, "is it a job file?")],
+)
+def test_of_a_pipe_no_more_is_read_than_of_a_file(read: Callable[[Path], object], remedy: str) -> None:
+    """Its size is told by nothing, and a device such as /dev/zero never ends."""
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(writer, "wb") as file, pytest.raises(BrokenPipeError):
+            file.write(b"lr\n" + b"0.1\n" * 2**21)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        with pytest.raises(InputError, match="has more than 1,048,576 bytes") as found:
+            read(Path(f"/dev/fd/{reader}"))
+    finally:
+        os.close(reader)
+        thread.join()
+    assert found.value.remedy == remedy
+
+
+@pytest.mark.parametrize("text", ["1-1000000000", "0-99999999999999999999:2", "2000000"])
+def test_an_array_of_too_many_is_told_how_many_there_may_be(text: str) -> None:
+    with pytest.raises(InputError, match="is not 1 to 1000 indexes up to 1000000"):
+        read_array(text)

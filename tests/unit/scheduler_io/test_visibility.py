@@ -9,7 +9,8 @@ from cotenant.access.roles import Role
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.events import JobSubmitted
 from scheduler_service.core.jobs.job_records import JobRecord
-from scheduler_service.grpc_api.visibility import SAID, Visibility, redacted, shown_history
+from scheduler_service.core.queue.tenants import TenantRules, parse_tenants
+from scheduler_service.grpc_api.visibility import SAID, Visibility, own_submission, redacted, shown_history
 from tests.support.engine_play import Play
 from tests.support.scheduling import job
 
@@ -47,3 +48,25 @@ def test_nor_does_a_jobs_story_tell_viewers_what_it_printed(role: Role, told: st
     story = [scheduling_pb2.JobEvent(kind="failed", message=PRINTED)]
     (line,) = shown_history(Caller(role=role, name="carol"), failed(), story)
     assert line.message == told
+
+
+RULES = parse_tenants('[tenants.vision]\nusers = ["ann", "root"]\ngpus = 1\n')
+
+
+@pytest.mark.parametrize(
+    ("owner", "tenant", "rules", "expected"),
+    [
+        ("", "", RULES, "vision"),
+        ("ann", "", RULES, "vision"),
+        ("ann", "speech", RULES, "speech"),
+        ("dan", "", RULES, ""),
+        ("", "", None, ""),
+    ],
+)
+def test_a_job_of_an_operator_is_of_the_tenant_that_names_its_owner(
+    owner: str, tenant: str, rules: TenantRules | None, expected: str
+) -> None:
+    """The account of `cotenant up` is an operator, and its quota would hold for nothing."""
+    spec = scheduling_pb2.JobSpec(owner=owner, tenant=tenant)
+    request = scheduling_pb2.SubmitJobRequest(spec=spec)
+    assert own_submission(request, Caller(role=Role.OPERATOR, name="root"), rules).spec.tenant == expected
