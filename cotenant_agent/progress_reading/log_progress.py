@@ -107,8 +107,7 @@ class LogProgress:
     def __init__(
         self, path: Path, pattern: str, record: object = None, steps_total: int = 0, batch_size: int = 0
     ) -> None:
-        self._path = path
-        self._older_path = path.with_name(f"{path.name}.1")
+        self._path, self._older_path = path, path.with_name(f"{path.name}.1")
         # Made of what the job states, so no two jobs have the same; most write their steps to a file and print nothing.
         self._expression = pattern or recognised(steps_total, batch_size)
         self._pattern: re.Pattern[str] | None = None
@@ -271,8 +270,7 @@ class LogProgress:
 
     def _search_window(self, window: str, settled: int, found: deque[_Found]) -> int:
         """Add the steps whose matches end in the settled part; returns where the last one ends."""
-        end = 0
-        shown: list[_Found] = []
+        end, shown = 0, list[_Found]()
         self._windows += 1
         for match in self._pattern.finditer(window) if self._pattern is not None else ():
             if match.end() > settled:
@@ -289,9 +287,8 @@ class LogProgress:
                     continue
             if item is not None:
                 shown.append(item)
-        if self._recognises and len(shown) > 1:
-            shown = [shown[place] for place in surest_of([item.printed for item in shown], self._steps_total)]
-        found.extend(shown)
+        sure = surest_of([item.printed for item in shown], self._steps_total) if self._recognises else range(len(shown))
+        found.extend(shown[place] for place in sure)
         return end
 
     def _take(self, found: _Found) -> None:
