@@ -97,6 +97,9 @@ class SimulatedCluster:
             self.at(self.generator.randrange(500), partial(self._join, name))
         self.at(1_000, self._misfortune)
         self.faults_until_ms = 60_000
+        # Drawn apart: whether facts are learned together changes nothing else that is drawn.
+        self._words = random.Random(f"{seed}/together")
+        self._followed_share = self._words.choice((0.0, 0.3, 0.9))
 
     def _request(self, index: int) -> JobRequest:
         generator = self.generator
@@ -140,7 +143,7 @@ class SimulatedCluster:
 
     def tell(self, event_type: type[events.Event], **values: Any) -> None:
         """Store a fact, hand it in, check everything, carry out what follows."""
-        event = event_type(at_ms=self.now_ms, **values)
+        event = event_type(at_ms=self.now_ms, **{"is_followed": self._is_followed(), **values})
         self.log.append(json.dumps(encode_event(event)))
         found = self.engine.handle(event)
         self.returned.append(found)
@@ -149,6 +152,17 @@ class SimulatedCluster:
         assert not self.engine.state.rejected, self.engine.state.rejected
         for command in found:
             self._carry_out(command)
+
+    def _is_followed(self) -> bool:
+        """Draw whether another fact is learned with the next one; at the latest a timer at its instant."""
+        if self._words.random() >= self._followed_share:
+            return False
+        self.at(0, self._end_group)
+        return True
+
+    def _end_group(self) -> None:
+        if self.engine.state.put_off is not None:
+            self.tell(events.TimerFired, is_followed=False)
 
     def _carry_out(self, command: commands.Command) -> None:
         delay = self.generator.randrange(1, 1 + self.faults.delay_max_ms)
