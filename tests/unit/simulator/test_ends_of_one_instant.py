@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cotenant_simulator.run.event_queue import EventPriority, EventQueue
 from cotenant_simulator.run.records import OverheadCosts
 from scheduler_service.core.commands import Command, LaunchJob
-from scheduler_service.core.events import Event, JobFinished, JobStopped, TimerFired
+from scheduler_service.core.events import Event, JobFinished, JobProgressed, JobStopped, TimerFired
 from tests.support.simulated_runs import ends_s, run, trace_job, trace_of
 
 
@@ -65,6 +65,18 @@ def test_the_victims_of_one_preemption_that_leave_at_one_instant_are_decided_upo
     assert ends_s(found)["wide"] == 70.0
     assert sum(found.held_reasons.values()) == 5
     assert not [timer for timer in timers if timer.is_followed]
+
+
+def test_what_a_neighbour_reports_as_a_job_leaves_is_decided_upon_with_its_end() -> None:
+    seen: list[tuple[str, str, bool]] = []
+
+    def note(event: Event, orders: Sequence[Command]) -> None:
+        if event.at_ms == 90_000 and isinstance(event, JobProgressed | JobFinished):
+            seen.append((type(event).__name__, event.job_id, event.is_followed))
+
+    trace = trace_of(trace_job("long", seconds=100), trace_job("short", seconds=60), slowdown_ratio=0.5)
+    assert ends_s(run(trace, policy="obp", observe=note))["short"] == 90.0
+    assert seen == [("JobProgressed", "long", True), ("JobFinished", "short", False)]
 
 
 def test_a_job_that_left_for_nothing_and_starts_again_at_its_instant_waits_for_no_reason() -> None:
