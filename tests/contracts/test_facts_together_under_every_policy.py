@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,12 @@ class Cluster:
     def reports(self) -> Iterator[events.Event]:
         """Report as agents: what starts has started, what runs has done another step, what shall stop has stopped."""
         for record in list(self.engine.state.jobs.values()):
-            name = {"at_ms": self.now_ms, "job_id": record.job_id, "attempt": record.attempt, "fence": record.fence}
+            name: dict[str, Any] = {
+                "at_ms": self.now_ms,
+                "job_id": record.job_id,
+                "attempt": record.attempt,
+                "fence": record.fence,
+            }
             if record.phase is Phase.STARTING:
                 yield events.JobStarted(**name)
             elif record.phase is Phase.RUNNING:

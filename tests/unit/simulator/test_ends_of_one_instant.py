@@ -33,7 +33,7 @@ def test_an_end_that_was_given_up_is_no_further_end_of_its_instant() -> None:
 def test_of_two_jobs_that_end_at_once_the_gpus_go_to_the_wide_job_that_is_shorter() -> None:
     jobs = [trace_job("one"), trace_job("two"), trace_job("narrow", at_s=1, seconds=50)]
     jobs.append(trace_job("wide", at_s=1, seconds=10, gpus=2))
-    seen: list[tuple[Event, list[str]]] = []
+    seen: list[tuple[JobFinished, list[str]]] = []
 
     def note(event: Event, orders: Sequence[Command]) -> None:
         if isinstance(event, JobFinished):
