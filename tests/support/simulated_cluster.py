@@ -14,7 +14,7 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import ENDED_PHASES, JobRequest, Node, Phase, Share
-from tests.support.drawn_faults import Faults
+from tests.support.drawn_faults import DrawnGroups, Faults, end_group
 from tests.support.engine_invariants import check
 from tests.support.restless import make_restless_policy
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction
@@ -97,9 +97,7 @@ class SimulatedCluster:
             self.at(self.generator.randrange(500), partial(self._join, name))
         self.at(1_000, self._misfortune)
         self.faults_until_ms = 60_000
-        # Drawn apart: whether facts are learned together changes nothing else that is drawn.
-        self._words = random.Random(f"{seed}/together")
-        self._followed_share = self._words.choice((0.0, 0.3, 0.9))
+        self._groups = DrawnGroups(seed)
 
     def _request(self, index: int) -> JobRequest:
         generator = self.generator
@@ -143,7 +141,9 @@ class SimulatedCluster:
 
     def tell(self, event_type: type[events.Event], **values: Any) -> None:
         """Store a fact, hand it in, check everything, carry out what follows."""
-        event = event_type(at_ms=self.now_ms, **{"is_followed": self._is_followed(), **values})
+        event = event_type(at_ms=self.now_ms, **{"is_followed": self._groups.draw(), **values})
+        if event.is_followed:
+            self.at(0, partial(end_group, self))
         self.log.append(json.dumps(encode_event(event)))
         found = self.engine.handle(event)
         self.returned.append(found)
@@ -152,17 +152,6 @@ class SimulatedCluster:
         assert not self.engine.state.rejected, self.engine.state.rejected
         for command in found:
             self._carry_out(command)
-
-    def _is_followed(self) -> bool:
-        """Draw whether another fact is learned with the next one; at the latest a timer at its instant."""
-        if self._words.random() >= self._followed_share:
-            return False
-        self.at(0, self._end_group)
-        return True
-
-    def _end_group(self) -> None:
-        if self.engine.state.put_off is not None:
-            self.tell(events.TimerFired, is_followed=False)
 
     def _carry_out(self, command: commands.Command) -> None:
         delay = self.generator.randrange(1, 1 + self.faults.delay_max_ms)

@@ -23,7 +23,7 @@ from tests.support.scheduling import job, node
 MINUTE_MS = 60_000
 
 
-class Asked:
+class NotedRounds:
     """Lets every job wait, and notes which waited whenever it was asked."""
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Asked:
-    return Asked()
+def asked() -> NotedRounds:
+    return NotedRounds()
 
 
 @pytest.fixture
-def engine(asked: Asked) -> SchedulerEngine:
+def engine(asked: NotedRounds) -> SchedulerEngine:
     def make(name: str, parameters: Mapping[str, object]) -> Policy:
         return asked
 
@@ -67,7 +67,7 @@ def wakes(commands: Sequence[Command]) -> list[int]:
 
 
 def test_what_others_follow_is_known_at_once_and_decided_upon_with_the_last(
-    engine: SchedulerEngine, asked: Asked
+    engine: SchedulerEngine, asked: NotedRounds
 ) -> None:
     for name in ("a", "b"):
         engine.handle(submitted(name, is_followed=True))
@@ -79,7 +79,9 @@ def test_what_others_follow_is_known_at_once_and_decided_upon_with_the_last(
     assert asked.rounds[1:] == [["a", "b", "c", "d"]]
 
 
-def test_a_last_fact_that_changes_nothing_decides_upon_those_before_it(engine: SchedulerEngine, asked: Asked) -> None:
+def test_a_last_fact_that_changes_nothing_decides_upon_those_before_it(
+    engine: SchedulerEngine, asked: NotedRounds
+) -> None:
     engine.handle(submitted("a", is_followed=True))
     engine.handle(events.JobCancelled(at_ms=2, job_id="nobody"))
     assert asked.rounds == [["a"]]
@@ -89,7 +91,7 @@ def test_a_last_fact_that_changes_nothing_decides_upon_those_before_it(engine: S
 
 @pytest.mark.parametrize("error", [None, KeyError("a bug of ours")])
 def test_a_last_fact_that_cannot_be_applied_loses_no_decision(
-    engine: SchedulerEngine, asked: Asked, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+    engine: SchedulerEngine, asked: NotedRounds, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     engine.handle(submitted("a", is_followed=True))
     if error is not None:
@@ -102,7 +104,7 @@ def test_a_last_fact_that_cannot_be_applied_loses_no_decision(
 
 
 def test_a_fact_in_the_middle_that_cannot_be_applied_decides_nothing_early(
-    engine: SchedulerEngine, asked: Asked
+    engine: SchedulerEngine, asked: NotedRounds
 ) -> None:
     engine.handle(submitted("a", is_followed=True))
     assert apply_event(engine, submitted("a", is_followed=True)) == []
