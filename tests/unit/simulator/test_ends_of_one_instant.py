@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from cotenant_simulator.run.event_queue import EventPriority, EventQueue
 from cotenant_simulator.run.records import OverheadCosts
 from scheduler_service.core.commands import Command, LaunchJob
-from scheduler_service.core.events import Event, JobFinished, JobProgressed, JobStopped, TimerFired
-from tests.support.simulated_runs import ends_s, run, trace_job, trace_of
+from scheduler_service.core.events import Event, JobFinished, JobProgressed, JobStopped, NodeJoined, TimerFired
+from tests.support.scheduling import node
+from tests.support.simulated_runs import ends_s, run, simulation, trace_job, trace_of
 
 
 class Turned:
@@ -87,3 +88,16 @@ def test_a_job_that_left_for_nothing_and_starts_again_at_its_instant_waits_for_n
     # The gang's two GPUs are what the short job needs; the single one goes on with the third in the same decision.
     assert ends_s(found) == {"single": 2_010.0, "gang": 1_020.0, "short": 70.0}
     assert found.held_reasons == {"NO_FREE_GPU": 1, "STOPS_LONGER": 1}
+
+
+def test_whatever_a_fact_was_said_to_be_followed_by_nothing_stays_undecided_beyond_its_instant() -> None:
+    told: list[str] = []
+    made = simulation(trace_of(), observe=lambda event, _: told.append(type(event).__name__))
+    state = made._simulation
+    state.tell(NodeJoined(at_ms=0, node=node(), is_followed=True))
+    put_off = [made.engine.state.put_off is not None]
+    for _ in range(2):
+        state.end_appointment()
+        put_off.append(made.engine.state.put_off is not None)
+    assert put_off == [True, False, False]
+    assert told == ["NodeJoined", "TimerFired"]
