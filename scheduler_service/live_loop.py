@@ -3,7 +3,7 @@
     batch = inbox; log.append(batch); commands = engine.handle(event); perform(command)
 
 Everything that changes the cluster passes here, one batch at a time. The log runs in a thread of its own, so that
-reading goes on while the disk works; what gathers meanwhile is the next batch and shares the next flush.
+reading goes on while the disk works; what gathers meanwhile is the next batch and shares next flush and decision.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from scheduler_service.adapters.storage.event_log import (
     EventLog,
     LogRecord,
     StoredSnapshot,
+    told_together,
 )
 from scheduler_service.adapters.storage.recovery import apply_event
 from scheduler_service.adapters.system_clock import SystemClock, read_monotonic_ns
@@ -43,8 +44,7 @@ _log = logging.getLogger(__name__)
 
 BATCH_EVENTS_MAX = 256
 INBOX_MAX = 10_000
-# How long stored facts wait before the next try when the disk refuses them.
-STORAGE_RETRY_S = 0.5
+STORAGE_RETRY_S = 0.5  # before the next try when the disk refuses facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +222,8 @@ class LiveLoop:
             self._handle(record)
             if entry is None:
                 await asyncio.sleep(0)  # a thousand jobs at once shall not keep agents waiting
-            else:
-                _resolve(entry, entry.proposal.answer if entry.proposal is not None else "")
+        for entry in filter(None, proposed):  # who looks after the answer sees what was decided
+            _resolve(entry, entry.proposal.answer if entry.proposal is not None else "")
         if len(self._inbox) < INBOX_MAX:
             self._has_room.set()
         for observer in self.observers:
@@ -251,7 +251,7 @@ class LiveLoop:
                 batch_requests.update({entry.content.request_id} - {""})
             records += made
             proposed += [*[None] * (len(made) - 1), entry]
-        return records, proposed
+        return told_together(records), proposed
 
     def _records_of(self, entry: _Entry, mutation: Mutation) -> list[LogRecord]:
         known = self._answered.get(mutation.request_id)

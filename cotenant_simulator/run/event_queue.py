@@ -40,6 +40,15 @@ class EventQueue:
         self._waiting[rank] -= 1
         return at_ms, act, subject
 
+    def has_end_at(self, at_ms: int) -> bool:
+        """Return whether an attempt ends at an instant, which is not later than any appointment that is left."""
+        while self._entries and self._entries[0][0] == at_ms and self._entries[0][1] is EventPriority.END:
+            attempt, turn = self._entries[0][4]
+            if attempt.turn == turn:
+                return True
+            self.pop()
+        return False
+
     def __bool__(self) -> bool:
         return bool(self._entries)
 

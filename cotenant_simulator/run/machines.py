@@ -224,8 +224,8 @@ class Machines:
         if attempt.turn == turn:
             self._plan_report(attempt)
 
-    def _tell_progress_of(self, attempts: Sequence[Attempt]) -> None:
-        """Report work done; the window is the time since the last report at this pace."""
+    def _tell_progress_of(self, attempts: Sequence[Attempt], *, is_followed: bool = False) -> None:
+        """Report work done, ahead of another one's end or not; the window is the time since the last report."""
         simulation, now_ms = self._simulation, self._simulation.now_ms
         for attempt in attempts:
             simulation.occupancy.settle(attempt, now_ms)
@@ -245,6 +245,7 @@ class Machines:
                     memory_peak_bytes=attempt.memory_bytes,
                     utilization_ratio=attempt.utilization_ratio,
                     checkpoint_step=attempt.steps_at(attempt.checkpoint_left_ms),
+                    is_followed=is_followed,
                 )
             )
 
@@ -302,7 +303,7 @@ class Machines:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def leave(self, attempt: Attempt) -> None:
-        """Take an attempt off its GPUs; the remaining ones report their progress and go on faster."""
+        """Take an attempt off its GPUs, and let the others there report and go on faster; its end is told next."""
         simulation = self._simulation
         co_located = simulation.occupancy.neighbours(attempt)
         simulation.occupancy.pause(attempt, simulation.now_ms)
@@ -316,7 +317,7 @@ class Machines:
         simulation.gpu_ms_by_jobs += held_ms * len(attempt.gpu_ids)
         if simulation.settings.keeps_history:
             self._keep_spans(attempt)
-        self._tell_progress_of(co_located)
+        self._tell_progress_of(co_located, is_followed=True)
         self._disturb(co_located)
 
     def _keep_spans(self, attempt: Attempt) -> None:

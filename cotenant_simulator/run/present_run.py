@@ -188,6 +188,7 @@ class PresentRun:
             if at_ms > simulation.now_ms:
                 simulation.advance(at_ms)
             act(subject)
+            simulation.end_appointment()
             count += 1
         left = [job_id for job_id in self._waiting if job_id not in self._starts]
         return Starts(
@@ -224,7 +225,7 @@ class PresentRun:
     def _tell(self, event: events.Event) -> None:
         if isinstance(event, events.JobFinished) and event.job_id in self._machines.unknown:
             self._ended_unknown.append(event.job_id)
-        self._carry_out(self.engine.handle(event))
+        self._carry_out(self.engine.handle(self._simulation.together(event)))
 
     def _carry_out(self, orders: Sequence[commands.Command]) -> None:
         for order in orders:

@@ -145,6 +145,7 @@ class Simulation:
             if at_ms > simulation.now_ms:
                 simulation.advance(at_ms)
             act(subject)
+            simulation.end_appointment()
         return self._result()
 
     def _is_stuck(self) -> bool:
@@ -161,6 +162,7 @@ class Simulation:
     def _tell(self, event: events.Event) -> None:
         """Hand a fact in and carry out what follows."""
         self._events += 1
+        event = self._simulation.together(event)
         orders = self.engine.handle(event)
         if self._observe is not None:
             self._observe(event, orders)

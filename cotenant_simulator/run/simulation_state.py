@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cotenant_simulator.run.accounts import Accounts
 from cotenant_simulator.run.attempts import GpuOccupancy
@@ -12,7 +12,7 @@ from cotenant_simulator.run.event_queue import EventQueue
 from cotenant_simulator.run.records import JobResult, RunSettings
 from cotenant_simulator.truth.kinds import GroundTruth
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.events import Event
+from scheduler_service.core.events import Event, TimerFired
 from scheduler_service.core.records import ENDED_PHASES
 
 
@@ -28,6 +28,7 @@ class SimulationState:
         held_reasons: Jobs by the code of the hold that they met on entering the queue.
         ended: Jobs that have ended.
         gpu_ms_by_jobs: GPU time of the attempts that have ended.
+        requeued: Jobs that wait again, of whose holds nothing was counted yet.
     """
 
     settings: RunSettings
@@ -43,11 +44,25 @@ class SimulationState:
     now_ms: int = 0
     ended: int = 0
     gpu_ms_by_jobs: int = 0
+    requeued: list[str] = field(default_factory=list)
 
     def advance(self, now_ms: int) -> None:
         """Let time pass."""
         self.accounts.advance(now_ms)
         self.now_ms = now_ms
+
+    def together(self, event: Event) -> Event:
+        """Say of a fact that another end of this instant follows: what ends together is decided upon together."""
+        return replace(event, is_followed=True) if self.event_queue.has_end_at(self.now_ms) else event
+
+    def end_appointment(self) -> None:
+        """Let nothing stay undecided beyond its instant, and count the holds of what was decided upon."""
+        if self.engine.state.put_off is not None:
+            if self.event_queue.has_end_at(self.now_ms):
+                return
+            self.tell(TimerFired(at_ms=self.now_ms))
+        while self.requeued:
+            self.note_hold(self.requeued.pop(0))
 
     def note_hold(self, job_id: str) -> None:
         """Count the reason why a job that has just entered the queue stays there."""
@@ -63,7 +78,7 @@ class SimulationState:
         if record is None or record.phase in ENDED_PHASES:
             self.end(job_id, "failed")
         else:
-            self.note_hold(job_id)
+            self.requeued.append(job_id)
 
     def end(self, job_id: str, outcome: str) -> None:
         """Close the books of a job."""

@@ -62,6 +62,8 @@ EVENT_KINDS: Mapping[str, type[events.Event]] = {
 def encode_event(event: events.Event) -> dict[str, Any]:
     """Return an event as JSON-able values with its kind and format version."""
     body: dict[str, Any] = encode(type(event), event)
+    if not event.is_followed:  # as most are not, and as older versions know them
+        del body["is_followed"]
     return {"kind": type(event).__name__, "format": FORMAT_VERSION, **body}
 
 

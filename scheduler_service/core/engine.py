@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any
 
 from scheduler_service.core import engine_snapshot, events, queue_events
@@ -111,7 +111,8 @@ class SchedulerEngine:
         """Apply one fact and return what follows from it.
 
         Args:
-            event: A fact; an earlier instant than the last event's counts as the same instant.
+            event: A fact; an earlier instant than the last event's counts as the same instant. One that others follow
+                is applied, and decided upon with the last of them.
 
         Returns:
             Commands in the order in which they shall be carried out; each may be repeated.
@@ -130,13 +131,10 @@ class SchedulerEngine:
             self._release_due(step)
         if self._state.pauses:
             end_trial_pauses(self._state, step)
-        may_ask = step.is_decision_due or bool(getattr(self._policy, "interval_ms", 0))
-        if may_ask and (self._state.running or self._state.has_ready_jobs):
-            if step.is_decision_due:
-                self._decide(step)
-            step.wakes_at_ms += next_looks.find_looks(
-                self._policy, event, step, self._state, self._view, changes_before=changes_before
-            )
+        if event.is_followed:
+            next_looks.put_off(self._policy, event, step, self._state, changes_before=changes_before)
+        else:
+            self._decide_on_all(event, step, changes_before)
         if self._pair_refresh_ms:
             refresh_pairs(self._state, self._pair_refresh_ms, step)
         if self._stall_ms and self._state.running:
@@ -144,6 +142,27 @@ class SchedulerEngine:
         if self._wakes or step.wakes_at_ms or step.backoffs:
             self._note_wakes(step)
         return step.commands
+
+    def decide_put_off(self) -> list[Command]:
+        """Decide upon facts whose last one could not be applied; without any, nothing follows."""
+        step, changes = EventEffects(), self._state.predictions.changes
+        if self._state.put_off is not None:
+            self._decide_on_all(None, step, (changes.count, changes.news_count))
+            self._note_wakes(step)
+        return step.commands
+
+    def _decide_on_all(self, event: events.Event | None, step: EventEffects, changes_before: tuple[int, int]) -> None:
+        """Ask the policy where this fact, or one that it follows, may change its mind."""
+        state, put_off = self._state, self._state.put_off
+        state.put_off = None
+        step.is_decision_due = step.is_decision_due or (put_off is not None and put_off.is_decision_due)
+        may_ask = step.is_decision_due or bool(getattr(self._policy, "interval_ms", 0))
+        if may_ask and (state.running or state.has_ready_jobs):
+            if step.is_decision_due:
+                self._decide(step)
+            step.wakes_at_ms += next_looks.find_looks(
+                self._policy, event, step, state, self._view, changes_before=changes_before, earlier=put_off
+            )
 
     def _apply(self, event: events.Event, step: EventEffects) -> None:
         handler = _HANDLERS.get(type(event))
@@ -347,8 +366,7 @@ class SchedulerEngine:
         state.report_interval_ms = report_interval_ms
         engine._state = state
         engine._index = KeptIndex(state)
-        engine._wakes = list(wakes)
-        heapify(engine._wakes)
+        engine._wakes = sorted(wakes)
         engine._backoffs = sorted(
             (state.jobs[job_id].times.not_before_ms, job_id)
             for job_id in state.holds

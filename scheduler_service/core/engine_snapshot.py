@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from scheduler_service.core.codec import FORMAT_VERSION, check_version, decode, encode
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.errors import CodecError
+from scheduler_service.core.event_effects import PutOff
 from scheduler_service.core.jobs.job_records import AbandonedAttempt, JobRecord, RejectedDecision
 from scheduler_service.core.predictions.key_use import KeyUse
 from scheduler_service.core.predictions.stored_predictions import StoredPredictions
@@ -58,6 +59,7 @@ class StoredState:
     settled_at_ms: int = 0
     tenant_rules: TenantRules | None = None
     tenant_use: Mapping[str, UsedTime] = field(default_factory=dict)
+    put_off: PutOff | None = None
 
 
 class Pace(Protocol):
@@ -101,6 +103,7 @@ def freeze_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> Encode
         settled_at_ms=state.settled_at_ms,
         tenant_rules=state.tenants.rules,
         tenant_use=state.tenants.stored(),
+        put_off=state.put_off,
     )
 
     def encoded(pace: Pace = iter, /) -> dict[str, object]:
@@ -137,7 +140,7 @@ def decode_state(snapshot: Mapping[str, Any], *, ended_jobs_max: int) -> tuple[C
     state.now_ms, state.next_fence = stored.now_ms, stored.next_fence
     state.settled_at_ms = stored.settled_at_ms
     state.policy, state.parameters = stored.policy, stored.parameters
-    state.decided_at_ms = stored.decided_at_ms
+    state.decided_at_ms, state.put_off = stored.decided_at_ms, stored.put_off
     state.predictions.load(stored.predictions)
     for node in stored.nodes:
         state.put_node(node)

@@ -25,3 +25,22 @@ class EventEffects:
     wakes_at_ms: list[int] = field(default_factory=list)
     backoffs: list[tuple[int, str]] = field(default_factory=list)
     left: list[JobRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutOff:
+    """What facts that others follow have left to the last one; `None` in its place = nothing was put off.
+
+    Attributes:
+        is_decision_due: One of them changed something that a policy may answer differently.
+        is_heeded: One of them was no report, or one that the policy heeds.
+        is_changed: One of them changed what is predicted.
+        is_news: One of them did so by more than a hundredth.
+        are_timers: All of them were timers upon which nothing was ordered.
+    """
+
+    is_decision_due: bool = False
+    is_heeded: bool = False
+    is_changed: bool = False
+    is_news: bool = False
+    are_timers: bool = True

@@ -16,9 +16,11 @@ class Event:
 
     Attributes:
         at_ms: When the scheduler learned of it; never earlier than the event before it.
+        is_followed: It was learned together with the event after it: what both change is decided once, after the last.
     """
 
     at_ms: int
+    is_followed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

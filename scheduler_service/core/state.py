@@ -20,6 +20,7 @@ from scheduler_service.core.cluster_view.occupancy import Occupancy
 from scheduler_service.core.cluster_view.progress_extrapolation import ReportedJobs
 from scheduler_service.core.cluster_view.view import RunningJob
 from scheduler_service.core.decisions import Hold
+from scheduler_service.core.event_effects import PutOff
 from scheduler_service.core.jobs.job_records import (
     HOLDING_PHASES,
     JobRecord,
@@ -49,6 +50,7 @@ class ClusterState:
 
     Attributes:
         report_interval_ms: Between two reports of a node about what runs there.
+        put_off: What is to be decided with the next fact; None = nothing.
         settled_at_ms: After a restore no waiting job starts before it: `IncarnationBegan`.
         jobs: Every living job and the newest ended ones, by id.
         keys: What living jobs of one key share; `living_keys` is its own.
@@ -73,6 +75,7 @@ class ClusterState:
         self.keys = KeyUses(self.predictions.changes)
         self.living_keys = self.keys.living
         self.decided_at_ms = 0
+        self.put_off: PutOff | None = None
         self.rejected: deque[RejectedDecision] = deque(maxlen=1_000)
         self.ended_jobs_max = ended_jobs_max
         self._jobs: dict[str, JobRecord] = {}

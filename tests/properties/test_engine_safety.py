@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,17 +135,20 @@ def held_by_paused(state: ClusterState) -> dict[tuple[str, str, int], tuple[froz
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(submissions | reports | machines | others, min_size=5, max_size=60),
+    st.lists(st.tuples(submissions | reports | machines | others, st.booleans()), min_size=5, max_size=60),
     st.sampled_from((*sorted(POLICIES), *["pausing"] * 5)),
 )
-def test_nothing_that_can_be_reported_breaks_the_cluster(actions: list[tuple[object, ...]], policy: str) -> None:
+def test_nothing_that_can_be_reported_singly_or_together_breaks_the_cluster(
+    actions: list[tuple[tuple[object, ...], bool]], policy: str
+) -> None:
     engine = SchedulerEngine(make_policy=make_restless_policy, policy=policy)
-    for turn, action in enumerate([("join", "n0", False), ("join", "n1", False), *actions]):
+    nodes: list[tuple[tuple[object, ...], bool]] = [(("join", name, False), False) for name in NODES]
+    for turn, (action, is_followed) in enumerate([*nodes, *actions]):
         if action[0] == "crash":
             engine = SchedulerEngine.restore(
                 json.loads(json.dumps(engine.snapshot())), make_policy=make_restless_policy
             )
-        event = fact(engine, turn * 700, action)
+        event = replace(fact(engine, turn * 700, action), is_followed=is_followed)
         if isinstance(event, events.JobSubmitted) and event.request.job_id in engine.state.jobs:
             continue
         paused = held_by_paused(engine.state)

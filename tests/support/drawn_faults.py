@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
+
+from scheduler_service.core.events import TimerFired
 
 
 @dataclass
@@ -32,3 +35,21 @@ class Faults:
         rates |= {name: generator.choice((0.0, 0.3, 1.0)) for name in ("repeat_report", "predictor_down")}
         delay_max_ms = generator.choice((1, 50, 3_000))
         return cls(**rates, delay_max_ms=delay_max_ms, refuse_pause=rates["refuse_launch"])
+
+
+class DrawnGroups:
+    """Draws which facts are learned together with the next one; apart, so that nothing else is drawn otherwise."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = random.Random(f"{seed}/together")
+        self._followed_share = self._generator.choice((0.0, 0.3, 0.9))
+
+    def draw(self) -> bool:
+        """Return whether another fact follows the next one."""
+        return self._generator.random() < self._followed_share
+
+
+def end_group(world: Any) -> None:
+    """Let a timer be the last fact of a group at its instant, where no other fact was."""
+    if world.engine.state.put_off is not None:
+        world.tell(TimerFired, is_followed=False)

@@ -14,7 +14,7 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import ENDED_PHASES, JobRequest, Node, Phase, Share
-from tests.support.drawn_faults import Faults
+from tests.support.drawn_faults import DrawnGroups, Faults, end_group
 from tests.support.engine_invariants import check
 from tests.support.restless import make_restless_policy
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction
@@ -97,6 +97,7 @@ class SimulatedCluster:
             self.at(self.generator.randrange(500), partial(self._join, name))
         self.at(1_000, self._misfortune)
         self.faults_until_ms = 60_000
+        self._groups = DrawnGroups(seed)
 
     def _request(self, index: int) -> JobRequest:
         generator = self.generator
@@ -140,7 +141,9 @@ class SimulatedCluster:
 
     def tell(self, event_type: type[events.Event], **values: Any) -> None:
         """Store a fact, hand it in, check everything, carry out what follows."""
-        event = event_type(at_ms=self.now_ms, **values)
+        event = event_type(at_ms=self.now_ms, **{"is_followed": self._groups.draw(), **values})
+        if event.is_followed:
+            self.at(0, partial(end_group, self))
         self.log.append(json.dumps(encode_event(event)))
         found = self.engine.handle(event)
         self.returned.append(found)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from scheduler_service.core.events import Event
 
 # Requests whose answers are remembered; a client that repeats a request does so within minutes.
 REMEMBERED_REQUESTS = 100_000
+TOGETHER_MAX = 1_000
+"""Facts that are decided upon at once: a whole array; more of them would let a decision wait for too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,20 @@ class LogRecord:
 
     event: Event
     request: AnsweredRequest | None = None
+
+
+def told_together(records: Sequence[LogRecord]) -> list[LogRecord]:
+    """Return the records of one append with the word at all but the last that others follow, at most so many.
+
+    Their facts are decided upon once, by whoever handles them now or after a restart: the word is stored with them.
+    """
+    last = len(records)
+    return [
+        replace(record, event=replace(record.event, is_followed=True))
+        if number % TOGETHER_MAX and number < last
+        else record
+        for number, record in enumerate(records, start=1)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

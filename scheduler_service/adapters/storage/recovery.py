@@ -59,6 +59,7 @@ def apply_event(engine: SchedulerEngine, event: Event) -> list[Command]:
     """Let the engine handle a stored event; one that it finds impossible is reported as our bug.
 
     What else breaks is reported too: the event is stored, and a process that fails at it once fails at every start.
+    What it was to decide for the events before it is decided all the same.
     """
     try:
         return engine.handle(event)
@@ -66,6 +67,14 @@ def apply_event(engine: SchedulerEngine, event: Event) -> list[Command]:
         _log.error("impossible_event", extra={"kind": type(event).__name__, "finding": str(error)})
     except Exception:
         _log.exception("broken_event", extra={"kind": type(event).__name__})
+    return [] if event.is_followed else _decided_without(engine, event)
+
+
+def _decided_without(engine: SchedulerEngine, event: Event) -> list[Command]:
+    try:
+        return engine.decide_put_off()
+    except Exception:
+        _log.exception("broken_decision", extra={"kind": type(event).__name__})
     return []
 
 

@@ -6,22 +6,24 @@ from collections.abc import Callable, Sequence
 
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.commands import LaunchJob, PauseJob, PrepareJob, ResumeJob, StopJob
-from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.event_effects import EventEffects, PutOff
 from scheduler_service.core.events import Event, JobProgressed, JobStarted, TimerFired
 from scheduler_service.core.state import ClusterState
 
 _ORDERS = LaunchJob, StopJob, PrepareJob, PauseJob, ResumeJob
 _REPORTS = JobProgressed, JobStarted
+_NOTHING = PutOff()
 
 
 def find_looks(
     policy: Policy,
-    event: Event,
+    event: Event | None,
     step: EventEffects,
     state: ClusterState,
     look: Callable[..., SchedulingView],
     *,
     changes_before: tuple[int, int],
+    earlier: PutOff | None = None,
 ) -> Sequence[int]:
     """Return when to ask again, in ms.
 
@@ -31,11 +33,12 @@ def find_looks(
 
     Args:
         policy: The policy.
-        event: What has just been handled.
-        step: What followed from it; the policy was asked where a decision was due.
+        event: What has just been handled; None = it could not be applied.
+        step: What followed from it; the policy was asked where a decision was due, by it or by the facts before it.
         state: This instant.
         look: Returns the cluster as it is now, `explain` being asked for or not.
         changes_before: How many changes of predictions there were before the fact, and how many of them were news.
+        earlier: What the facts before it that were learned together with it have left.
     """
     interval_ms = int(getattr(policy, "interval_ms", 0))
     if not interval_ms:
@@ -45,23 +48,44 @@ def find_looks(
     if find is None:
         return (soon_ms,) if step.is_decision_due else ()
     settles = bool(getattr(policy, "settles", False))
-    is_unheeded = not step.is_decision_due and _is_unheeded(policy, event, step, state)
-    if is_unheeded and not _is_prediction_new(state, changes_before, settles=settles):
+    earlier = earlier or _NOTHING
+    is_unheeded = not (step.is_decision_due or earlier.is_heeded) and _is_unheeded(policy, event, step, state)
+    if is_unheeded and not _is_prediction_new(state, changes_before, earlier, settles=settles):
         return ()
-    stands = step.is_decision_due if settles else isinstance(event, TimerFired) and not step.commands
+    stands = step.is_decision_due if settles else earlier.are_timers and _is_idle_timer(event, step)
     if not stands:
         return (soon_ms,)
     at_ms = find(look(explain=False))
     return () if at_ms is None else (max(soon_ms, -(-int(at_ms) // interval_ms) * interval_ms),)
 
 
-def _is_prediction_new(state: ClusterState, before: tuple[int, int], *, settles: bool) -> bool:
-    """Return whether a fact has changed what is predicted, for a policy that settles: what may let a job start."""
+def put_off(
+    policy: Policy, event: Event, step: EventEffects, state: ClusterState, *, changes_before: tuple[int, int]
+) -> None:
+    """Leave to the next fact what is to be decided upon this one; the arguments are those of `find_looks`."""
+    before, changes, (count, news_count) = state.put_off or _NOTHING, state.predictions.changes, changes_before
+    state.put_off = PutOff(
+        is_decision_due=before.is_decision_due or step.is_decision_due,
+        is_heeded=before.is_heeded or not _is_unheeded(policy, event, step, state),
+        is_changed=before.is_changed or changes.count > count,
+        is_news=before.is_news or changes.news_count > news_count,
+        are_timers=before.are_timers and _is_idle_timer(event, step),
+    )
+
+
+def _is_idle_timer(event: Event | None, step: EventEffects) -> bool:
+    return isinstance(event, TimerFired) and not step.commands
+
+
+def _is_prediction_new(state: ClusterState, before: tuple[int, int], earlier: PutOff, *, settles: bool) -> bool:
+    """Return whether facts have changed what is predicted, for a policy that settles: what may let a job start."""
     changes, (count, news_count) = state.predictions.changes, before
-    return changes.news_count > news_count and state.has_ready_jobs if settles else changes.count > count
+    if settles:
+        return (earlier.is_news or changes.news_count > news_count) and state.has_ready_jobs
+    return earlier.is_changed or changes.count > count
 
 
-def _is_unheeded(policy: Policy, event: Event, step: EventEffects, state: ClusterState) -> bool:
+def _is_unheeded(policy: Policy, event: Event | None, step: EventEffects, state: ClusterState) -> bool:
     """Return whether a fact upon which the policy was not asked changes neither its answer nor when it looks again."""
     heeds_report = getattr(policy, "heeds_report", None)
     if heeds_report is None or not isinstance(event, _REPORTS):

@@ -182,7 +182,7 @@ def test_a_confirmation_that_cannot_be_noted_is_none() -> None:
 def test_what_is_there_for_the_audit_alone_changes_nothing_in_the_engine(kind: type[CommandGiven]) -> None:
     engine = starting_engine()
     before = engine.snapshot()["state"]
-    assert engine.handle(replace(filled(kind), at_ms=0)) == []
+    assert engine.handle(replace(filled(kind), at_ms=0, is_followed=False)) == []
     assert engine.snapshot()["state"] == before
 
 

@@ -251,6 +251,14 @@ def _exported(tmp_path: Path) -> Path:
     return file
 
 
+def test_what_was_learned_together_is_the_same_workload(tmp_path: Path) -> None:
+    file = _exported(tmp_path)
+    singly = read_trace(file, Consent())
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**line, "is_followed": True}) + "\n" for line in lines))
+    assert read_trace(file, Consent()) == singly
+
+
 def test_an_exported_log_is_yesterday_again(tmp_path: Path) -> None:
     trace = read_trace(_exported(tmp_path), Consent())
     first = run(drawn(jobs=20, classes=[{"step_ms": 500.0, "mean_s": 100.0}]), cluster="2x2", charges=OverheadCosts())
