@@ -8,6 +8,7 @@ import pytest
 
 from cotenant_simulator.run.records import OverheadCosts
 from cotenant_simulator.truth.trace import GIB, Trace
+from scheduler_service.core.cluster_view.cluster_index import KeptIndex
 from scheduler_service.core.commands import Command, LaunchJob, StopJob, WakeAt
 from scheduler_service.core.events import Event, JobProgressed, JobStarted
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
@@ -66,6 +67,18 @@ def test_fewer_looks_give_the_same_orders(policy: str, seed: int, monkeypatch: p
     monkeypatch.delattr(POLICIES[policy][0], "next_look_ms")
     at_every_multiple, more_facts = run_once(policy, trace)
     assert found == at_every_multiple
+    assert facts < more_facts
+
+
+@pytest.mark.parametrize("seed", sampled(range(4), 1))
+def test_tiresias_orders_nothing_more_where_it_is_asked_once_more_and_for_every_change_of_a_job(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, facts = run_once("tiresias", mixed(seed))
+    monkeypatch.setattr(Tiresias, "settles", False)
+    monkeypatch.setattr(KeptIndex, "service_measures", lambda self, rules: None)
+    plain, more_facts = run_once("tiresias", mixed(seed))
+    assert found == plain
     assert facts < more_facts
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from scheduler_service.core.cluster_view.open_gpus import FreePlaces
     from scheduler_service.core.cluster_view.remaining_time_queue import RemainingTimeQueue, ServiceQueue
     from scheduler_service.core.cluster_view.remaining_times import RemainingTimes, ServiceTimes
+    from scheduler_service.core.cluster_view.service_measures import KeptServiceMeasures, ServiceRules
 
 
 @slotted_record
@@ -202,6 +203,9 @@ class ClusterIndex(Protocol):
     def service_times(self) -> ServiceTimes:
         """What the one job on each GPU has had, at the positions of `arrays`; read, never changed."""
 
+    def service_measures(self, rules: ServiceRules) -> KeptServiceMeasures | None:
+        """Return where the one job on each GPU stands by its service; None = that is not kept, and is to be found."""
+
     def by_service(self, limits_gpu_ms: Sequence[float] = ()) -> ServiceQueue | None:
         """Return the pending jobs by the GPU time that they have had; None = as of `lengths`.
 
@@ -297,9 +301,10 @@ class Policy(Protocol):
     by which a prediction changes always is.
 
     One whose answer stands once it is carried out, until another fact or that instant, says so by a class variable
-    `settles`, which is true. It is asked upon a fact, or at the next multiple after it, and not once more; of reports
-    that it does not heed it is asked after those alone that change a prediction while a job waits, a measured average
-    by 1 % or more.
+    `settles`, which is true, or, where that depends, by a method `settles(view) -> bool`, which is asked of the cluster
+    as it is then, and not where lanes have turns. It is asked upon a fact, or at the next multiple after it, and not
+    once more; of reports that it does not heed it is asked after those alone that change a prediction while a job
+    waits, a measured average by 1 % or more.
 
     One that leaves running jobs alone while no job waits says so by a class variable `decides_only_waiting`, which is
     true, and is not asked then.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.commands import LaunchJob, PauseJob, PrepareJob, ResumeJob, StopJob
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import Event, JobProgressed, JobStarted, TimerFired
+from scheduler_service.core.queue.turns import needs_turns
 from scheduler_service.core.state import ClusterState
 
 _ORDERS = LaunchJob, StopJob, PrepareJob, PauseJob, ResumeJob
@@ -44,15 +46,26 @@ def find_looks(
     find = getattr(policy, "next_look_ms", None)
     if find is None:
         return (soon_ms,) if step.is_decision_due else ()
-    settles = bool(getattr(policy, "settles", False))
     is_unheeded = not step.is_decision_due and _is_unheeded(policy, event, step, state)
+    if is_unheeded and state.predictions.changes.count == changes_before[0]:
+        return ()
+    seen = cache(partial(look, explain=False))
+    settles = _settles(policy, state, seen)
     if is_unheeded and not _is_prediction_new(state, changes_before, settles=settles):
         return ()
     stands = step.is_decision_due if settles else isinstance(event, TimerFired) and not step.commands
     if not stands:
         return (soon_ms,)
-    at_ms = find(look(explain=False))
+    at_ms = find(seen())
     return () if at_ms is None else (max(soon_ms, -(-int(at_ms) // interval_ms) * interval_ms),)
+
+
+def _settles(policy: Policy, state: ClusterState, look: Callable[[], SchedulingView]) -> bool:
+    """Return whether a policy's answer stands; one that is asked in turns answers about a part, and says nothing."""
+    settles = getattr(policy, "settles", False)
+    if not callable(settles):
+        return bool(settles)
+    return not needs_turns(state) and bool(settles(look()))
 
 
 def _is_prediction_new(state: ClusterState, before: tuple[int, int], *, settles: bool) -> bool:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from scheduler_service.core import events
+from scheduler_service.core import events, queue_events
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.event_handling.next_looks import find_looks
 from scheduler_service.core.predictions.pair_store import PairStore
+from scheduler_service.core.queue.queue_terms import QueueTerms
+from scheduler_service.core.records import Phase
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
 from tests.support.engine_play import Play
 
@@ -52,19 +54,51 @@ def test_pab_heeds_the_report_of_a_job_that_has_lost_too_much_and_no_other() -> 
     assert found == [[], [], [], [-(-play.now_ms // MINUTE_MS) * MINUTE_MS]]
 
 
-def test_tiresias_is_asked_when_a_job_has_earned_its_start_and_when_one_leaves_its_queue() -> None:
-    play = playing("tiresias", queue_limit_gpu_ms=QUEUE_LIMIT_MS, run_min_ms=150_000)
+def test_tiresias_is_asked_when_a_job_leaves_its_queue() -> None:
+    parameters = {"queue_limit_gpu_ms": QUEUE_LIMIT_MS}
+    play, found = Play("tiresias", parameters=parameters, nodes_per_job_max=0), list[list[int]]()
+    for name in ("first", "second"):
+        found.append(wakes(play.submit(name)))
     started_at_ms = play.engine.state.jobs["first"].times.started_at_ms
-    assert wakes(ring(play, MINUTE_MS)) == [3 * MINUTE_MS]
-    assert 2 * MINUTE_MS < started_at_ms + 150_000 <= 3 * MINUTE_MS
-    [at_ms] = wakes(ring(play, 3 * MINUTE_MS))
+    [at_ms] = found[1]
+    assert found[0] == []
     assert at_ms - MINUTE_MS < started_at_ms + QUEUE_LIMIT_MS <= at_ms
     assert [type(one).__name__ for one in ring(play, at_ms)][:1] == ["StopJob"]
 
 
+def held_back() -> Play:
+    """One GPU, a job on it, and one that came before it and was held back until now."""
+    play = Play("tiresias", parameters={"run_min_ms": 150_000}, nodes_per_job_max=0)
+    play.submit("early")
+    play.tell(queue_events.JobHeld, job_id="early", stops_running=True)
+    play.report(events.JobStopped, "early", exit_class="checkpointed")
+    play.submit("late")
+    assert play.phase("late") is Phase.STARTING
+    return play
+
+
+def test_tiresias_is_asked_when_a_job_that_comes_later_has_earned_its_start() -> None:
+    play = held_back()
+    [at_ms] = wakes(play.tell(queue_events.JobReleased, job_id="early"))
+    assert at_ms - MINUTE_MS < play.engine.state.jobs["late"].times.started_at_ms + 150_000 <= at_ms
+    assert [type(one).__name__ for one in ring(play, at_ms)][:1] == ["StopJob"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [({"cpu_cores": 1.0}, {}), ({}, {"nodes_per_job_max": 1}), ({"terms": QueueTerms(priority=1)}, {})],
+)
+def test_tiresias_is_asked_once_more_where_gpus_are_not_alike_for_those_that_wait(
+    changes: dict[str, object], options: dict[str, int]
+) -> None:
+    play = Play("tiresias", parameters={"run_min_ms": 150_000}, **{"nodes_per_job_max": 0, **options})
+    found = [wakes(play.submit(name, **more)) for name, more in (("first", {}), ("second", {}), ("third", changes))]
+    assert [MINUTE_MS] in found
+
+
 def test_tiresias_heeds_no_report() -> None:
     play = playing("tiresias", run_min_ms=150_000)
-    assert wakes(ring(play, MINUTE_MS)) == [3 * MINUTE_MS]
+    ring(play, MINUTE_MS)
     assert wakes(play.report(events.JobStarted, "first")) == []
     assert wakes(play.report(events.JobProgressed, "first", steps_done=5, window_steps=5, window_ms=500)) == []
 
