@@ -49,6 +49,8 @@ class ClusterState:
 
     Attributes:
         report_interval_ms: Between two reports of a node about what runs there.
+        stands_at_ms: When the policy was asked last, or its answer was found to stand; None = a fact that it heeds has
+            come since of which it was not asked.
         settled_at_ms: After a restore no waiting job starts before it: `IncarnationBegan`.
         jobs: Every living job and the newest ended ones, by id.
         keys: What living jobs of one key share; `living_keys` is its own.
@@ -73,6 +75,7 @@ class ClusterState:
         self.keys = KeyUses(self.predictions.changes)
         self.living_keys = self.keys.living
         self.decided_at_ms = 0
+        self.stands_at_ms: int | None = None
         self.rejected: deque[RejectedDecision] = deque(maxlen=1_000)
         self.ended_jobs_max = ended_jobs_max
         self._jobs: dict[str, JobRecord] = {}

@@ -152,7 +152,7 @@ class Tiresias:
         """Return whether a round does all that can be done until the next fact or look; see `Policy`.
 
         It does where a GPU is as good as any other for every job that waits, so that only numbers of GPUs matter. (Of
-        jobs that share GPUs `next_look_ms` has it asked again at once.) Then
+        jobs that share GPUs `next_look_ms` has it asked at every multiple.) Then
         let a round go through the waiting jobs in order, and let the next one follow at once, once its stops and starts
         are carried out:
 

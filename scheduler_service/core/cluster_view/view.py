@@ -301,10 +301,10 @@ class Policy(Protocol):
     by which a prediction changes always is.
 
     One whose answer stands once it is carried out, until another fact or that instant, says so by a class variable
-    `settles`, which is true, or, where that depends, by a method `settles(view) -> bool`, which is asked of the cluster
-    as it is then, and not where lanes have turns. It is asked upon a fact, or at the next multiple after it, and not
-    once more; of reports that it does not heed it is asked after those alone that change a prediction while a job
-    waits, a measured average by 1 % or more.
+    `settles`, which is true. It is asked upon a fact, or at the next multiple after it, and not once more; of reports
+    that it does not heed it is asked after those alone that change a prediction while a job waits, a measured average
+    by 1 % or more. Where that depends on the cluster it says so by a method `settles(view) -> bool` instead: at the next
+    multiple after a fact it is asked that, and not to decide if its answer stands.
 
     One that leaves running jobs alone while no job waits says so by a class variable `decides_only_waiting`, which is
     true, and is not asked then.

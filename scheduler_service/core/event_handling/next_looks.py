@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
 
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.commands import LaunchJob, PauseJob, PrepareJob, ResumeJob, StopJob
@@ -47,25 +46,41 @@ def find_looks(
     if find is None:
         return (soon_ms,) if step.is_decision_due else ()
     is_unheeded = not step.is_decision_due and _is_unheeded(policy, event, step, state)
-    if is_unheeded and state.predictions.changes.count == changes_before[0]:
-        return ()
-    seen = cache(partial(look, explain=False))
-    settles = _settles(policy, state, seen)
+    settles = getattr(policy, "settles", False) is True
     if is_unheeded and not _is_prediction_new(state, changes_before, settles=settles):
         return ()
     stands = step.is_decision_due if settles else isinstance(event, TimerFired) and not step.commands
     if not stands:
+        if not step.is_decision_due:
+            state.stands_at_ms = None
         return (soon_ms,)
-    at_ms = find(seen())
+    at_ms = find(look(explain=False))
     return () if at_ms is None else (max(soon_ms, -(-int(at_ms) // interval_ms) * interval_ms),)
 
 
-def _settles(policy: Policy, state: ClusterState, look: Callable[[], SchedulingView]) -> bool:
-    """Return whether a policy's answer stands; one that is asked in turns answers about a part, and says nothing."""
-    settles = getattr(policy, "settles", False)
-    if not callable(settles):
-        return bool(settles)
-    return not needs_turns(state) and bool(settles(look()))
+def answer_stands(policy: Policy, state: ClusterState, look: Callable[..., SchedulingView]) -> bool:
+    """Return whether a policy need not be asked although a timer rings; if so, its answer stands until now.
+
+    It need not where it says by `settles(view)` that an answer on such a cluster stands until the next fact or look:
+    no fact that it heeds has come, and no look was due since. One that is asked in turns answers about a part only.
+
+    Args:
+        policy: The policy.
+        state: This instant, of which a timer alone tells.
+        look: Returns the cluster as it is now, seen as of an instant before.
+    """
+    settles, find = getattr(policy, "settles", None), getattr(policy, "next_look_ms", None)
+    since_ms = state.stands_at_ms
+    if since_ms is None or find is None or not callable(settles) or needs_turns(state):
+        return False
+    view = look(explain=False, now_ms=since_ms)
+    if not settles(view):
+        return False
+    at_ms = find(view)
+    if at_ms is not None and at_ms <= state.now_ms:
+        return False
+    state.stands_at_ms = state.now_ms
+    return True
 
 
 def _is_prediction_new(state: ClusterState, before: tuple[int, int], *, settles: bool) -> bool:

@@ -106,6 +106,16 @@ class LongRunning:
             if number not in known:
                 yield limit_ms, self._node_ids[number]
 
+    def longest(self) -> tuple[float, Sequence[str]]:
+        """Return how long the jobs run that run longest, and their GPUs; none where some are held by no one job."""
+        self._close_given_away()
+        longest_ms = self._in_order[-1] if self._in_order else float(self._least_ms.max())
+        if not -inf < longest_ms < inf:
+            return longest_ms, ()
+        return longest_ms, [
+            self._gpu_ids[position] for position in (self._least_ms == longest_ms).nonzero()[0].tolist()
+        ]
+
     def unheld(self, node_id: str) -> Sequence[str]:
         """Return the GPUs of a node that are not held by one job that stays: no job holds them, or several do."""
         return self._unheld_by_node().get(node_id, ())

@@ -9,12 +9,14 @@ import pytest
 from scheduler_service.core import events, queue_events
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.commands import Command, WakeAt
+from scheduler_service.core.decisions import Decision
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.event_handling.next_looks import find_looks
 from scheduler_service.core.predictions.pair_store import PairStore
 from scheduler_service.core.queue.queue_terms import QueueTerms
-from scheduler_service.core.records import Phase
+from scheduler_service.core.records import Phase, Share
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
+from scheduler_service.policies.tiresias import Tiresias
 from tests.support.engine_play import Play
 
 MINUTE_MS = 60_000
@@ -56,14 +58,25 @@ def test_pab_heeds_the_report_of_a_job_that_has_lost_too_much_and_no_other() -> 
 
 def test_tiresias_is_asked_when_a_job_leaves_its_queue() -> None:
     parameters = {"queue_limit_gpu_ms": QUEUE_LIMIT_MS}
-    play, found = Play("tiresias", parameters=parameters, nodes_per_job_max=0), list[list[int]]()
+    play = Play("tiresias", parameters=parameters, nodes_per_job_max=0)
     for name in ("first", "second"):
-        found.append(wakes(play.submit(name)))
+        play.submit(name)
     started_at_ms = play.engine.state.jobs["first"].times.started_at_ms
-    [at_ms] = found[1]
-    assert found[0] == []
+    [at_ms] = wakes(ring(play, MINUTE_MS))
     assert at_ms - MINUTE_MS < started_at_ms + QUEUE_LIMIT_MS <= at_ms
     assert [type(one).__name__ for one in ring(play, at_ms)][:1] == ["StopJob"]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the instants at which tiresias is asked from now on."""
+    asks, decide = list[int](), Tiresias.decide
+
+    def note(self: Tiresias, view: SchedulingView) -> Sequence[Decision]:
+        asks.append(view.now_ms)
+        return decide(self, view)
+
+    monkeypatch.setattr(Tiresias, "decide", note)
+    return asks
 
 
 def held_back() -> Play:
@@ -79,7 +92,8 @@ def held_back() -> Play:
 
 def test_tiresias_is_asked_when_a_job_that_comes_later_has_earned_its_start() -> None:
     play = held_back()
-    [at_ms] = wakes(play.tell(queue_events.JobReleased, job_id="early"))
+    play.tell(queue_events.JobReleased, job_id="early")
+    [at_ms] = wakes(ring(play, MINUTE_MS))
     assert at_ms - MINUTE_MS < play.engine.state.jobs["late"].times.started_at_ms + 150_000 <= at_ms
     assert [type(one).__name__ for one in ring(play, at_ms)][:1] == ["StopJob"]
 
@@ -88,12 +102,43 @@ def test_tiresias_is_asked_when_a_job_that_comes_later_has_earned_its_start() ->
     ("changes", "options"),
     [({"cpu_cores": 1.0}, {}), ({}, {"nodes_per_job_max": 1}), ({"terms": QueueTerms(priority=1)}, {})],
 )
-def test_tiresias_is_asked_once_more_where_gpus_are_not_alike_for_those_that_wait(
-    changes: dict[str, object], options: dict[str, int]
+def test_tiresias_is_asked_when_a_timer_rings_after_a_fact_where_gpus_are_not_alike_for_those_that_wait(
+    changes: dict[str, object], options: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asks = counted(monkeypatch)
     play = Play("tiresias", parameters={"run_min_ms": 150_000}, **{"nodes_per_job_max": 0, **options})
-    found = [wakes(play.submit(name, **more)) for name, more in (("first", {}), ("second", {}), ("third", changes))]
-    assert [MINUTE_MS] in found
+    for name, more in (("first", {}), ("second", {}), ("third", changes)):
+        play.submit(name, **more)
+    asks.clear()
+    ring(play, MINUTE_MS)
+    assert asks
+
+
+def test_tiresias_is_not_asked_when_a_timer_rings_after_a_fact_where_its_answer_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asks, play = counted(monkeypatch), Play("tiresias", nodes_per_job_max=0, gpus=2)
+    for number in range(4):
+        play.submit(f"j{number}")
+    assert len(asks) == 4
+    assert len(wakes(ring(play, MINUTE_MS))) == 1
+    assert len(asks) == 4
+    play.report(events.JobFinished, "j0", steps_done=1)
+    assert play.phase("j2") is Phase.STARTING
+    assert len(asks) == 5
+
+
+def test_tiresias_is_asked_when_a_timer_rings_after_a_fact_that_it_heeds_and_was_not_asked_upon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asks, play = counted(monkeypatch), Play("tiresias", nodes_per_job_max=0)
+    for number in range(2):
+        play.submit(f"j{number}")
+    asks.clear()
+    terms = {"priority": 0, "share": Share.NEVER, "max_slowdown_ratio": 0.0, "time_limit_ms": 10 * MINUTE_MS}
+    play.tell(queue_events.JobAltered, job_id="j0", **terms)
+    ring(play, MINUTE_MS)
+    assert len(asks) == 1
 
 
 def test_tiresias_heeds_no_report() -> None:
