@@ -157,8 +157,7 @@ class KeptRemainingTimes:
     def services_at(self, now_ms: int) -> ServiceTimes:
         """Return what jobs have had at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
         attained_gpu_ms, gpus, submitted_at_ms, started_at_ms, cost_ms = self._services
-        passed_ms = np.maximum(now_ms - self._values[1], 0.0)
-        attained_gpu_ms = attained_gpu_ms + passed_ms * gpus
+        attained_gpu_ms = attained_gpu_ms + (now_ms - self._values[1]) * gpus
         return ServiceTimes(attained_gpu_ms, submitted_at_ms, started_at_ms, cost_ms, gpus, self.job_of)
 
 

@@ -136,8 +136,8 @@ class KeptServiceMeasures:
     def _level_at(self, service: JobService, at_ms: float) -> tuple[float, float]:
         """Return a job's number at an instant, as if it were not protected, and when it leaves its level."""
         limits = self._rules.limits_gpu_ms
-        passed_ms = max(at_ms - service.accrued_at_ms, 0.0)
-        level = bisect_right(limits, service.attained_gpu_ms + passed_ms * service.gpus)
+        # Before the newest report it had less: the instant may be one since which a policy was not asked.
+        level = bisect_right(limits, service.attained_gpu_ms + (at_ms - service.accrued_at_ms) * service.gpus)
         measure = level * LEVEL_MS + service.submitted_at_ms
         if level == len(limits) or not service.gpus:
             return measure, inf

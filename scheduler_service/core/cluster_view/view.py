@@ -303,8 +303,8 @@ class Policy(Protocol):
     One whose answer stands once it is carried out, until another fact or that instant, says so by a class variable
     `settles`, which is true. It is asked upon a fact, or at the next multiple after it, and not once more; of reports
     that it does not heed it is asked after those alone that change a prediction while a job waits, a measured average
-    by 1 % or more. Where that depends on the cluster it says so by a method `settles(view) -> bool` instead: at the next
-    multiple after a fact it is asked that, and not to decide if its answer stands.
+    by 1 % or more. Where that depends on the cluster it says so by a method `settles(view) -> bool` instead: at the
+    next multiple after a fact it is asked that, and not to decide if its answer stands.
 
     One that leaves running jobs alone while no job waits says so by a class variable `decides_only_waiting`, which is
     true, and is not asked then.
