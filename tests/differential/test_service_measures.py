@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ class Watch:
         self.changes_by_time += next_ms < inf
 
 
-def watched(seed: int, **settings: object) -> Watch:
+def watched(seed: int, **settings: Any) -> Watch:
     watch = Watch()
     watch.run = simulation(crowd(seed), cluster="2x4", policy="tiresias", observe=watch, charges=CHARGES, **settings)
     watch.run.run()

@@ -69,7 +69,7 @@ def full_view(generator: random.Random) -> SchedulingView:
     ]
     gpu_ids = [one.gpu_id for machine in nodes for one in machine.gpus]
     generator.shuffle(gpu_ids)
-    holding = []
+    holding: list[RunningJob] = []
     while gpu_ids:
         held = [gpu_ids.pop() for _ in range(min(generator.choice((1, 1, 2, 4)), len(gpu_ids)))]
         steps = generator.choice((0, *range(100, 200, 10)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_tiresias_is_asked_when_a_job_that_comes_later_has_earned_its_start() ->
     [({"cpu_cores": 1.0}, {}), ({}, {"nodes_per_job_max": 1}), ({"terms": QueueTerms(priority=1)}, {})],
 )
 def test_tiresias_is_asked_when_a_timer_rings_after_a_fact_where_gpus_are_not_alike_for_those_that_wait(
-    changes: dict[str, object], options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], options: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asks = counted(monkeypatch)
     play = Play("tiresias", parameters={"run_min_ms": 150_000}, **{"nodes_per_job_max": 0, **options})
@@ -135,7 +136,12 @@ def test_tiresias_is_asked_when_a_timer_rings_after_a_fact_that_it_heeds_and_was
     for number in range(2):
         play.submit(f"j{number}")
     asks.clear()
-    terms = {"priority": 0, "share": Share.NEVER, "max_slowdown_ratio": 0.0, "time_limit_ms": 10 * MINUTE_MS}
+    terms: dict[str, Any] = {
+        "priority": 0,
+        "share": Share.NEVER,
+        "max_slowdown_ratio": 0.0,
+        "time_limit_ms": 10 * MINUTE_MS,
+    }
     play.tell(queue_events.JobAltered, job_id="j0", **terms)
     ring(play, MINUTE_MS)
     assert len(asks) == 1
