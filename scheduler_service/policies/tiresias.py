@@ -151,10 +151,9 @@ class Tiresias:
     def settles(self, view: SchedulingView) -> bool:
         """Return whether a round does all that can be done until the next fact or look; see `Policy`.
 
-        It does where a GPU is as good as any other for every job that waits, so that only numbers of GPUs matter. (Of
-        jobs that share GPUs `next_look_ms` has it asked at every multiple.) Then
-        let a round go through the waiting jobs in order, and let the next one follow at once, once its stops and starts
-        are carried out:
+        It does where a GPU is as good as any other for every job that waits, so that only numbers of GPUs matter; while
+        jobs share GPUs `next_look_ms` has it asked at every multiple. Let a round go through the waiting jobs in order,
+        and let the next one follow at once, once its stops and starts are carried out:
 
         - A job that found too few GPUs finds too few again. It had those that are vacant (free, or being released) and
           those of later jobs that may be stopped, less what earlier jobs took. Who was stopped for a later job comes

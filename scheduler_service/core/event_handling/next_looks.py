@@ -28,7 +28,7 @@ def find_looks(
 
     A policy without `next_look_ms` is asked at every multiple. One that has it is asked at the next multiple after
     every fact, but for reports that it does not heed, and says when time alone may change its answer once a timer has
-    ordered nothing. One that `settles` says so at once: what it was asked upon is no reason to ask it again.
+    ordered nothing. One that always `settles` says so at once: what it was asked upon is no reason to ask it again.
 
     Args:
         policy: The policy.
