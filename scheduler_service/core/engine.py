@@ -153,8 +153,8 @@ class SchedulerEngine:
 
     def _decide_on_all(self, event: events.Event | None, step: EventEffects, changes_before: tuple[int, int]) -> None:
         """Ask the policy where this fact, or one that it follows, may change its mind."""
-        state, put_off = self._state, self._state.put_off
-        state.put_off = None
+        state = self._state
+        put_off, state.put_off = state.put_off, None
         step.is_decision_due = step.is_decision_due or (put_off is not None and put_off.is_decision_due)
         may_ask = step.is_decision_due or bool(getattr(self._policy, "interval_ms", 0))
         if may_ask and (state.running or state.has_ready_jobs):
@@ -180,7 +180,8 @@ class SchedulerEngine:
             enforce_time_limits(self._state, step)
             if self._stall_ms:
                 look_for_stalls(self._state, self._stall_ms, step)
-            step.is_decision_due = True
+            is_idle = not step.is_decision_due and not step.commands
+            step.is_decision_due = not (is_idle and next_looks.answer_stands(self._policy, self._state, self._view))
         else:
             raise TypeError(f"{type(event).__name__} is not an event that the engine knows")
 
@@ -210,7 +211,7 @@ class SchedulerEngine:
                 step.commands.append(WakeAt(at_ms=at_ms))
 
     def _decide(self, step: EventEffects) -> None:
-        self._state.decided_at_ms = self._state.now_ms
+        self._state.decided_at_ms = self._state.stands_at_ms = self._state.now_ms
         self._index.turn_memo.clear()
         if getattr(self._policy, "decides_only_waiting", False) and not self._state.has_ready_jobs:
             return
@@ -261,15 +262,16 @@ class SchedulerEngine:
         elif isinstance(decision, Resume):
             order_resume(self._state, decision.job_id, step)
 
-    def _view(self, *, explain: bool) -> SchedulingView:
+    def _view(self, *, explain: bool, now_ms: int | None = None) -> SchedulingView:
         state, lane = self._state, self._state.waiting.shown_lane
+        now_ms = state.now_ms if now_ms is None else now_ms
         return seen_in_lane(
             SchedulingView(
-                now_ms=state.now_ms,
+                now_ms=now_ms,
                 nodes=state.occupancy.usable_nodes,
                 gpus=state.usable_gpus,
                 pending=state.waiting.ready_jobs(),
-                running=ExtrapolatedJobs(state.running, state.now_ms),
+                running=ExtrapolatedJobs(state.running, now_ms),
                 predictions=state.predictions,
                 seed=state.seed,
                 explain=explain,
@@ -364,9 +366,7 @@ class SchedulerEngine:
             stall_ms=stall_ms,
         )
         state.report_interval_ms = report_interval_ms
-        engine._state = state
-        engine._index = KeptIndex(state)
-        engine._wakes = sorted(wakes)
+        engine._state, engine._index, engine._wakes = state, KeptIndex(state), sorted(wakes)
         engine._backoffs = sorted(
             (state.jobs[job_id].times.not_before_ms, job_id)
             for job_id in state.holds

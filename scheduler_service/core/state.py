@@ -51,6 +51,8 @@ class ClusterState:
     Attributes:
         report_interval_ms: Between two reports of a node about what runs there.
         put_off: What is to be decided with the next fact; None = nothing.
+        stands_at_ms: When the policy was asked last, or its answer was found to stand; None = a fact that it heeds has
+            come since of which it was not asked.
         settled_at_ms: After a restore no waiting job starts before it: `IncarnationBegan`.
         jobs: Every living job and the newest ended ones, by id.
         keys: What living jobs of one key share; `living_keys` is its own.
@@ -76,6 +78,7 @@ class ClusterState:
         self.living_keys = self.keys.living
         self.decided_at_ms = 0
         self.put_off: PutOff | None = None
+        self.stands_at_ms: int | None = None
         self.rejected: deque[RejectedDecision] = deque(maxlen=1_000)
         self.ended_jobs_max = ended_jobs_max
         self._jobs: dict[str, JobRecord] = {}

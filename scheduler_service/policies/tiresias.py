@@ -34,7 +34,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from math import ceil, inf
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays, Positions
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.remaining_time_queue import ServiceQueue, Turn, shape_of
 from scheduler_service.core.cluster_view.remaining_times import ServiceTimes
+from scheduler_service.core.cluster_view.service_measures import LEVEL_MS, ServiceRules
 from scheduler_service.core.cluster_view.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.errors import PolicyParameterError
@@ -57,8 +58,6 @@ from scheduler_service.policies.placement.preemption import PreemptionPlanner
 from scheduler_service.policies.placement.shape_speeds import shape_speeds
 
 SIXTEEN_GPU_HOURS_MS = 57_600_000
-_LEVEL_MS: Final = 2.0**44
-"""More than any time of submission: a queue and a submission are one number, exact for hundreds of queues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +105,11 @@ class Tiresias:
         """GPU time at which a job leaves each queue but the last, ascending."""
         return _limits_gpu_ms(self.queues, self.queue_limit_gpu_ms, self.queue_growth_ratio)
 
+    @property
+    def rules(self) -> ServiceRules:
+        """What tells which running jobs make room for which."""
+        return ServiceRules(self.limits_gpu_ms, self.run_min_ms, self.run_per_cost_ratio)
+
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return the stops, then one decision per pending job in order."""
         if not view.pending:
@@ -120,12 +124,20 @@ class Tiresias:
         return [*round_.orders, *decisions]
 
     def next_look_ms(self, view: SchedulingView) -> int | None:
-        """Return when the next running job leaves its queue or has earned back its start; see `Policy`."""
-        arrays = view.index.counted_arrays
+        """Return when the next running job leaves its queue or has earned back its start; see `Policy`.
+
+        What is kept tells that without those that come before every waiting job even then: they make room for none,
+        and which of the others is stopped first matters only once a waiting job has room made for it that had none.
+        """
         if not view.pending:
             return None
-        if self.promote_ratio or bool((arrays.jobs_on > 1).any()):
+        kept, queue = view.index.service_measures(self.rules), view.index.by_service(self.limits_gpu_ms)
+        arrays = view.index.counted_arrays
+        if self.promote_ratio or (bool((arrays.jobs_on > 1).any()) if kept is None else kept.shared):
             return view.now_ms
+        if kept is not None and queue is not None:
+            first_ms = kept.next_change_ms(min([_measure_of(heads[0]) for heads in queue.heads.values()]))
+            return int(first_ms) if first_ms < inf else None
         times, limits = view.index.service_times, _limits_in_column(self.limits_gpu_ms)
         left_gpu_ms = limits[limits.searchsorted(times.attained_gpu_ms, side="right")] - times.attained_gpu_ms
         leaves_ms = view.now_ms + np.divide(
@@ -135,6 +147,34 @@ class Tiresias:
         earned_ms = np.where(earned_ms > view.now_ms, earned_ms, inf)
         first_ms = float(np.minimum(leaves_ms, earned_ms).min(initial=inf, where=arrays.jobs_on == 1))
         return ceil(first_ms) if first_ms < inf else None
+
+    def settles(self, view: SchedulingView) -> bool:
+        """Return whether a round does all that can be done until the next fact or look; see `Policy`.
+
+        It does where a GPU is as good as any other for every job that waits, so that only numbers of GPUs matter; while
+        jobs share GPUs `next_look_ms` has it asked at every multiple. Let a round go through the waiting jobs in order,
+        and let the next one follow at once, once its stops and starts are carried out:
+
+        - A job that found too few GPUs finds too few again. It had those that are vacant (free, or being released) and
+          those of later jobs that may be stopped, less what earlier jobs took. Who was stopped for a later job comes
+          later still, so its GPUs had counted as held and count as vacant now; who was stopped for an earlier one had
+          left them before its turn; who started took free GPUs, and is protected or comes later as it came before.
+        - A job for which room was made finds vacant as many GPUs as it was promised, and stops no other one: what was
+          promised and what is vacant beyond it are as many as before, and the jobs before it take no more of it.
+        - None of them starts that did not: of free GPUs there are no more than at its turn, since who waits for some to
+          be released takes as many free ones as there are.
+
+        Until the next fact only the numbers of running jobs change, which `next_look_ms` looks after.
+        """
+        if not view.pending:
+            return True
+        queue = view.index.by_service(self.limits_gpu_ms)
+        if queue is None or self.promote_ratio or view.nodes_per_job_max or len(view.index.inventory.gpus) != 1:
+            return False
+        if view.protected_job_ids or view.kept_gpu_ids:
+            return False
+        requests = [group.request for group in queue.all_groups()]
+        return not any(request.cpu_cores or request.host_memory_bytes for request in requests)
 
     def heeds_report(self, *, lost_ratio: float) -> bool:
         """Return False: GPU time passes at a known pace, whatever is reported; see `Policy`."""
@@ -198,7 +238,7 @@ class _Places:
         """Queue and submission of the one job on each GPU as one number, by position."""
         times = self._view.index.service_times
         levels = _limits_in_column(self._policy.limits_gpu_ms).searchsorted(times.attained_gpu_ms, side="right")
-        found: NDArray[np.float64] = levels * _LEVEL_MS + times.submitted_at_ms
+        found: NDArray[np.float64] = levels * LEVEL_MS + times.submitted_at_ms
         return found
 
     def _job_at(self, position: int) -> str:
@@ -264,6 +304,9 @@ class _MoreServedMakeRoom:
 
     @cached_property
     def _late(self) -> LongRunning:
+        kept = self._view.index.service_measures(self._policy.rules)
+        if kept is not None:
+            return LongRunning(self._ledger, kept)
         times = self._view.index.service_times
         is_protected = self._view.now_ms - times.started_at_ms < _earned_ms(self._policy, times)
         return LongRunning(self._ledger, np.where(is_protected, -inf, self._places.measures))
@@ -323,7 +366,7 @@ def _waiting(job: PendingJob, plan: PreemptionPlan) -> Reason:
 def _measure_of(place: Turn) -> float:
     """Return queue and submission as one number."""
     level, submitted_at_ms, _ = place
-    return level * _LEVEL_MS + submitted_at_ms
+    return level * LEVEL_MS + submitted_at_ms
 
 
 @lru_cache(maxsize=64)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from itertools import product
 
 import pytest
 
 from cotenant_simulator.run.records import OverheadCosts
 from cotenant_simulator.truth.trace import GIB, Trace
+from scheduler_service.core.cluster_view.cluster_index import KeptIndex
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.commands import Command, LaunchJob, StopJob, WakeAt
+from scheduler_service.core.decisions import Decision
 from scheduler_service.core.events import Event, JobProgressed, JobStarted
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
 from scheduler_service.policies.tiresias import Tiresias
@@ -41,7 +46,7 @@ def mixed(seed: int) -> Trace:
     return trace_of(*found, kinds=kinds, slowdowns={("kind-6", "kind-5"): 1.4, ("kind-5", "kind-6"): 0.2})
 
 
-def run_once(policy: str, trace: Trace) -> tuple[list[object], int]:
+def run_once(policy: str, trace: Trace, report_interval_ms: int = 0) -> tuple[list[object], int]:
     """Return all orders, and how many facts there were."""
     found: list[object] = []
 
@@ -53,7 +58,15 @@ def run_once(policy: str, trace: Trace) -> tuple[list[object], int]:
                 found.append((event.at_ms, order.job_id))
 
     _, parameters = POLICIES[policy]
-    run = simulation(trace, cluster="2x4", policy=policy, parameters=parameters, observe=note, charges=CHARGES)
+    run = simulation(
+        trace,
+        cluster="2x4",
+        policy=policy,
+        parameters=parameters,
+        observe=note,
+        charges=CHARGES,
+        report_interval_ms=report_interval_ms,
+    )
     return found, run.run().events
 
 
@@ -67,6 +80,26 @@ def test_fewer_looks_give_the_same_orders(policy: str, seed: int, monkeypatch: p
     at_every_multiple, more_facts = run_once(policy, trace)
     assert found == at_every_multiple
     assert facts < more_facts
+
+
+@pytest.mark.parametrize(("seed", "report_interval_ms"), sampled(product(range(4), (20_000, 0)), 1))
+def test_tiresias_orders_nothing_more_where_it_is_asked_once_more_and_for_every_change_of_a_job(
+    seed: int, report_interval_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks, decide = list[int](), Tiresias.decide
+
+    def note(self: Tiresias, view: SchedulingView) -> Sequence[Decision]:
+        asks.append(view.now_ms)
+        return decide(self, view)
+
+    monkeypatch.setattr(Tiresias, "decide", note)
+    found, _ = run_once("tiresias", mixed(seed), report_interval_ms)
+    asks_before = len(asks)
+    monkeypatch.setattr(Tiresias, "settles", False)
+    monkeypatch.setattr(KeptIndex, "service_measures", lambda self, rules: None)
+    plain, _ = run_once("tiresias", mixed(seed), report_interval_ms)
+    assert found == plain
+    assert asks_before < len(asks) - asks_before
 
 
 @pytest.mark.parametrize("policy", POLICIES)

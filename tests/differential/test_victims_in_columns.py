@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from math import inf
 
+import numpy as np
 import pytest
 
+from scheduler_service.core.cluster_view.inventory import Kind, kind_of
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.view import RunningJob, SchedulingView
-from scheduler_service.core.records import Node
+from scheduler_service.core.records import JobRequest, Node
 from scheduler_service.policies.placement.long_running import LongRunning
+from scheduler_service.policies.placement.offered_gpus import PreemptionPlan
 from scheduler_service.policies.placement.preemption import PreemptionPlanner
 from tests.support.scheduling import GIB, gpu, job, node, prediction, running, store, view
 
@@ -57,6 +60,60 @@ def drawn_view(generator: random.Random, nodes_max: int) -> SchedulingView:
         kept_gpu_ids=frozenset(generator.sample(gpu_ids, k=generator.randrange(3))),
         protected_job_ids=frozenset(one.request.job_id for one in holding if generator.random() < 0.1),
     )
+
+
+def full_view(generator: random.Random) -> SchedulingView:
+    """Every GPU is held by one job alone, of one node or several, that runs as long as few others."""
+    nodes = [
+        node(f"n{number}", [gpu(f"n{number}.{index}", index=3 - index) for index in range(4)]) for number in range(3)
+    ]
+    gpu_ids = [one.gpu_id for machine in nodes for one in machine.gpus]
+    generator.shuffle(gpu_ids)
+    holding: list[RunningJob] = []
+    while gpu_ids:
+        held = [gpu_ids.pop() for _ in range(min(generator.choice((1, 1, 2, 4)), len(gpu_ids)))]
+        steps = generator.choice((0, *range(100, 200, 10)))
+        request = job(f"r{len(holding)}", key="key", gpus=len(held), global_batch_size=len(held), steps_total=steps)
+        holding.append(running(request, held))
+    return view(nodes=nodes, holding=holding, predictions=KNOWN)
+
+
+@pytest.mark.parametrize("by_rank", [False, True])
+def test_on_a_full_cluster_the_job_that_runs_longest_leaves_though_no_node_is_looked_at(
+    by_rank: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, look = list[object](), PreemptionPlanner._on_one_node
+
+    def note(self: PreemptionPlanner, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
+        looks.append(request)
+        return look(self, request, kind)
+
+    plans = 0
+    for seed in range(400):
+        seen = full_view(random.Random(seed))
+        drawn = map(float, random.Random(seed).sample(range(100, 200), len(seen.running)))
+        ranks = dict(zip(seen.running, drawn, strict=True))
+        measures = np.array([ranks[seen.gpus[gpu_id].job_ids[0]] for gpu_id in seen.index.arrays.gpu_ids])
+        found: list[list[PreemptionPlan | None]] = []
+        for is_quick in (False, True):
+            ledger = Ledger(seen)
+            columns = LongRunning(ledger, measures if by_rank else None) if is_quick else None
+            rank_of = ranks.__getitem__ if by_rank else None
+            planner = PreemptionPlanner(
+                ledger, gain_min_ms=0 if by_rank else 10_000, rank_of=rank_of, long_running=columns
+            )
+            with monkeypatch.context() as patched:
+                patched.setattr(PreemptionPlanner, "_on_one_node", note if is_quick else look)
+                found.append([])
+                for length in (10.0, 90.0, 120.0, 150.0):
+                    ms = length if by_rank else 1_000.0 * length
+                    plan = planner.find(job("w", key="key"), kind_of(seen.nodes["n0"].gpus[0]), ms)
+                    found[-1].append(plan)
+                    if plan is not None:
+                        planner.promise(plan)
+                        plans += is_quick
+        assert found[1] == found[0], seed
+    assert len(looks) < plans / 2
 
 
 @pytest.mark.parametrize("nodes_max", [0, 1, 2])

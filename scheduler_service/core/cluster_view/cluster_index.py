@@ -22,6 +22,7 @@ from scheduler_service.core.cluster_view.remaining_times import (
     ServiceTimes,
     build_remaining_times,
 )
+from scheduler_service.core.cluster_view.service_measures import KeptServiceMeasures, ServiceRules
 from scheduler_service.core.cluster_view.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
 from scheduler_service.core.state import ClusterState
 
@@ -145,6 +146,10 @@ class FreshIndex:
         """What the one job on each GPU has had."""
         return self._times.services_at(self._view.now_ms)
 
+    def service_measures(self, rules: ServiceRules) -> KeptServiceMeasures | None:
+        """Nothing: one instant is found in columns."""
+        return None
+
     def by_service(self, limits_gpu_ms: Sequence[float] = ()) -> ServiceQueue | None:
         """Nothing: building it costs as much as a look at each job."""
         return None
@@ -182,6 +187,7 @@ class KeptIndex:
         self._times = KeptTimes(state)
         self._view: SchedulingView | None = None
         self._services: ServiceTimes | None = None
+        self._measures: KeptServiceMeasures | None = None
         self.kept_answers: dict[object, object] = {}
         self.turn_memo: dict[object, object] = {}
 
@@ -251,6 +257,15 @@ class KeptIndex:
         if self._services is None:  # a view is read until the state changes, and a round asks several times
             self._services = self._times.read(self._present, self.counted_arrays).services_at(self._present.now_ms)
         return self._services
+
+    def service_measures(self, rules: ServiceRules) -> KeptServiceMeasures | None:
+        """Return where the one job on each GPU stands by its service now; kept for the newest rules."""
+        arrays = self.counted_arrays
+        times = self._times.read(self._present, arrays)
+        if self._measures is None or not self._measures.is_of(rules, times, arrays):
+            self._measures = KeptServiceMeasures(rules, times, arrays)
+        self._measures.advance(self._present.now_ms)
+        return self._measures
 
     def by_service(self, limits_gpu_ms: Sequence[float] = ()) -> ServiceQueue | None:
         """Return the ready jobs by the GPU time that they have had."""

@@ -73,6 +73,7 @@ class GpuArrays:
         classes: By number.
         cpu_free: CPU cores left, by node number; a node that states none has any amount.
         host_memory_free: Bytes of host memory left, by node number.
+        changed: Positions whose count of jobs was noted one by one; its reader empties it.
         notes: What policies worked out about classes, each under a name of its own; it goes when the columns go.
     """
 
@@ -89,6 +90,7 @@ class GpuArrays:
         self.class_of, self.jobs_on = np.zeros((2, len(gpu_ids)), dtype=np.intp)
         self.classes: list[LoadClass] = []
         self.moved: list[int] = []
+        self.changed: set[int] = set()
         self._numbers: dict[object, int] = {}
         self.notes: dict[object, object] = {}
         in_order = [nodes[node_id] for node_id in node_ids]
@@ -104,7 +106,9 @@ class GpuArrays:
     def put_count(self, entry: GpuView) -> None:
         """Note how many jobs a GPU holds; its class is left as it was."""
         count = JOBS_WHILE_RELEASING if entry.is_releasing else len(entry.job_ids)
-        self.jobs_on[self.position_of[entry.gpu.gpu_id]] = count
+        position = self.position_of[entry.gpu.gpu_id]
+        self.jobs_on[position] = count
+        self.changed.add(position)
 
     def put_loads(self, view: SchedulingView, entries: Sequence[GpuView]) -> None:
         """Put GPUs that hold or release something into their classes."""
@@ -182,6 +186,7 @@ class GpuArrays:
         copy.kind_of, copy.rack_of = self.kind_of, self.rack_of
         copy.position_of, copy.number_of, copy.slots = self.position_of, self.number_of, self.slots
         copy.class_of, copy.jobs_on, copy.moved = self.class_of.copy(), self.jobs_on.copy(), []
+        copy.changed = set()
         copy.cpu_free, copy.host_memory_free = self.cpu_free.copy(), self.host_memory_free.copy()
         return copy
 

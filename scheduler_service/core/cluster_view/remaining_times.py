@@ -46,11 +46,30 @@ class ServiceTimes(NamedTuple):
     job_of: NDArray[np.intp]
 
 
+class JobService(NamedTuple):
+    """The same of one GPU, as it was when it was last noted.
+
+    Attributes:
+        accrued_at_ms: Until when its GPU time is counted.
+    """
+
+    attained_gpu_ms: float
+    gpus: float
+    submitted_at_ms: float
+    started_at_ms: float
+    migration_cost_ms: float
+    accrued_at_ms: float
+
+
 class KeptRemainingTimes:
     """What remaining time and service of the job on each GPU follow from at any instant.
 
     Args:
         position_of: The position of every GPU.
+
+    Attributes:
+        job_of: As in `ServiceTimes`.
+        changed: Positions of which something was noted; its reader empties it.
     """
 
     def __init__(self, position_of: Mapping[str, int]) -> None:
@@ -63,8 +82,9 @@ class KeptRemainingTimes:
         self._known[3] = self._known[5] = inf
         # GPU time until then and how much of it comes in each ms, submission, start, and the cost of a move.
         self._services = tuple(self._known[6:])
-        self._job_of = np.zeros(size, dtype=np.intp)
+        self.job_of = np.zeros(size, dtype=np.intp)
         self._has_unknown = False
+        self.changed: set[int] = set()
 
     def put(
         self,
@@ -110,7 +130,8 @@ class KeptRemainingTimes:
             self._known[:, positions[0]] = (*values, *service)
         else:
             self._known[:, positions] = np.array([*values, *service], dtype=np.float64)[:, np.newaxis]
-        self._job_of[positions] = positions[0]
+        self.job_of[positions] = positions[0]
+        self.changed.update(positions)
 
     def at(self, now_ms: int) -> RemainingTimes:
         """Return the remaining times at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
@@ -126,14 +147,18 @@ class KeptRemainingTimes:
         if self._has_unknown:
             as_long_again = np.clip(now_ms - since_ms, ELAPSED_LEAST_MS, ELAPSED_MOST_MS)
             left = np.where(since_ms < inf, as_long_again, left)
-        return RemainingTimes(left, self._job_of)
+        return RemainingTimes(left, self.job_of)
+
+    def service_of(self, position: int) -> JobService:
+        """Return what is known of the service of the one job on a GPU."""
+        known = self._known[:, position].tolist()
+        return JobService._make([*known[6:], known[1]])
 
     def services_at(self, now_ms: int) -> ServiceTimes:
         """Return what jobs have had at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
         attained_gpu_ms, gpus, submitted_at_ms, started_at_ms, cost_ms = self._services
-        passed_ms = np.maximum(now_ms - self._values[1], 0.0)
-        attained_gpu_ms = attained_gpu_ms + passed_ms * gpus
-        return ServiceTimes(attained_gpu_ms, submitted_at_ms, started_at_ms, cost_ms, gpus, self._job_of)
+        attained_gpu_ms = attained_gpu_ms + (now_ms - self._values[1]) * gpus
+        return ServiceTimes(attained_gpu_ms, submitted_at_ms, started_at_ms, cost_ms, gpus, self.job_of)
 
 
 def build_remaining_times(view: SchedulingView, position_of: Mapping[str, int]) -> KeptRemainingTimes:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scheduler_service.core.cluster_view.open_gpus import FreePlaces
     from scheduler_service.core.cluster_view.remaining_time_queue import RemainingTimeQueue, ServiceQueue
     from scheduler_service.core.cluster_view.remaining_times import RemainingTimes, ServiceTimes
+    from scheduler_service.core.cluster_view.service_measures import KeptServiceMeasures, ServiceRules
 
 
 @slotted_record
@@ -207,6 +208,9 @@ class ClusterIndex(Protocol):
     def service_times(self) -> ServiceTimes:
         """What the one job on each GPU has had, at the positions of `arrays`; read, never changed."""
 
+    def service_measures(self, rules: ServiceRules) -> KeptServiceMeasures | None:
+        """Return where the one job on each GPU stands by its service; None = that is not kept, and is to be found."""
+
     def by_service(self, limits_gpu_ms: Sequence[float] = ()) -> ServiceQueue | None:
         """Return the pending jobs by the GPU time that they have had; None = as of `lengths`.
 
@@ -304,7 +308,8 @@ class Policy(Protocol):
     One whose answer stands once it is carried out, until another fact or that instant, says so by a class variable
     `settles`, which is true. It is asked upon a fact, or at the next multiple after it, and not once more; of reports
     that it does not heed it is asked after those alone that change a prediction while a job waits, a measured average
-    by 1 % or more.
+    by 1 % or more. Where that depends on the cluster it says so by a method `settles(view) -> bool` instead: at the
+    next multiple after a fact it is asked that, and not to decide if its answer stands.
 
     One that leaves running jobs alone while no job waits says so by a class variable `decides_only_waiting`, which is
     true, and is not asked then.

@@ -8,6 +8,7 @@ from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.commands import LaunchJob, PauseJob, PrepareJob, ResumeJob, StopJob
 from scheduler_service.core.event_effects import EventEffects, PutOff
 from scheduler_service.core.events import Event, JobProgressed, JobStarted, TimerFired
+from scheduler_service.core.queue.turns import needs_turns
 from scheduler_service.core.state import ClusterState
 
 _ORDERS = LaunchJob, StopJob, PrepareJob, PauseJob, ResumeJob
@@ -29,7 +30,7 @@ def find_looks(
 
     A policy without `next_look_ms` is asked at every multiple. One that has it is asked at the next multiple after
     every fact, but for reports that it does not heed, and says when time alone may change its answer once a timer has
-    ordered nothing. One that `settles` says so at once: what it was asked upon is no reason to ask it again.
+    ordered nothing. One that always `settles` says so at once: what it was asked upon is no reason to ask it again.
 
     Args:
         policy: The policy.
@@ -47,13 +48,15 @@ def find_looks(
     find = getattr(policy, "next_look_ms", None)
     if find is None:
         return (soon_ms,) if step.is_decision_due else ()
-    settles = bool(getattr(policy, "settles", False))
+    settles = getattr(policy, "settles", False) is True
     earlier = earlier or _NOTHING
     is_unheeded = not (step.is_decision_due or earlier.is_heeded) and _is_unheeded(policy, event, step, state)
     if is_unheeded and not _is_prediction_new(state, changes_before, earlier, settles=settles):
         return ()
     stands = step.is_decision_due if settles else earlier.are_timers and _is_idle_timer(event, step)
     if not stands:
+        if not step.is_decision_due:
+            state.stands_at_ms = None
         return (soon_ms,)
     at_ms = find(look(explain=False))
     return () if at_ms is None else (max(soon_ms, -(-int(at_ms) // interval_ms) * interval_ms),)
@@ -71,6 +74,31 @@ def put_off(
         is_news=before.is_news or changes.news_count > news_count,
         are_timers=before.are_timers and _is_idle_timer(event, step),
     )
+
+
+def answer_stands(policy: Policy, state: ClusterState, look: Callable[..., SchedulingView]) -> bool:
+    """Return whether a policy need not be asked although a timer rings; if so, its answer stands until now.
+
+    It need not where it says by `settles(view)` that an answer on such a cluster stands until the next fact or look:
+    no fact that it heeds has come, and no look was due since. One that is asked in turns answers about a part only.
+
+    Args:
+        policy: The policy.
+        state: This instant, of which a timer alone tells.
+        look: Returns the cluster as it is now, seen as of an instant before.
+    """
+    settles, find = getattr(policy, "settles", None), getattr(policy, "next_look_ms", None)
+    since_ms = state.stands_at_ms
+    if since_ms is None or find is None or not callable(settles) or state.put_off is not None or needs_turns(state):
+        return False
+    view = look(explain=False, now_ms=since_ms)
+    if not settles(view):
+        return False
+    at_ms = find(view)
+    if at_ms is not None and at_ms <= state.now_ms:
+        return False
+    state.stands_at_ms = state.now_ms
+    return True
 
 
 def _is_idle_timer(event: Event | None, step: EventEffects) -> bool:

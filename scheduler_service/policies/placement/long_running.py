@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from scheduler_service.core.cluster_view.gpu_arrays import Positions
 from scheduler_service.core.cluster_view.ledger import Ledger
+from scheduler_service.core.cluster_view.service_measures import KeptServiceMeasures
 from scheduler_service.core.cluster_view.view import SchedulingView
 
 GPUS_IN_COLUMNS_MIN: Final = 64
@@ -29,27 +30,33 @@ class LongRunning:
 
     Args:
         ledger: Of the round; free GPUs that it has given away count as held by jobs that make no room.
-        measures: Of the one job on each GPU, by position, instead of its remaining time; -inf = it makes no room.
+        measures: Of the one job on each GPU, by position, instead of its remaining time; -inf = it makes no room. Or
+            such numbers as are kept, which this round takes a copy of.
     """
 
-    def __init__(self, ledger: Ledger, measures: NDArray[np.float64] | None = None) -> None:
+    def __init__(self, ledger: Ledger, measures: NDArray[np.float64] | KeptServiceMeasures | None = None) -> None:
         self._view: SchedulingView = ledger.view
         self._taken = ledger.taken_gpu_ids()  # which grows as the round gives GPUs away
         self._given_away = 0
         arrays = self._view.index.counted_arrays
-        measures = self._view.index.remaining_times.remaining_ms if measures is None else measures
         self._position_of = arrays.position_of
         self._gpu_ids, self._number_of = arrays.gpu_ids, arrays.number_of
         self._node_ids, self._node_of, self._slots = arrays.node_ids, arrays.node_of, arrays.slots
-        # The last one stands for the GPUs that a node does not have.
-        self._least_ms = np.empty(len(measures) + 1)
-        self._least_ms[:-1], self._least_ms[-1] = measures, -inf
-        np.copyto(self._least_ms[:-1], inf, where=arrays.jobs_on != 1)
-        self._by_node: NDArray[np.float64] | None = None
         self._in_order: list[float] | None = None
+        if isinstance(measures, KeptServiceMeasures):
+            self._least_ms = measures.least.copy()
+            self._in_order = [*measures.in_order] if self._view.nodes_per_job_max != 1 else None
+        else:
+            measures = self._view.index.remaining_times.remaining_ms if measures is None else measures
+            # The last one stands for the GPUs that a node does not have.
+            self._least_ms = np.empty(len(measures) + 1)
+            self._least_ms[:-1], self._least_ms[-1] = measures, -inf
+            np.copyto(self._least_ms[:-1], inf, where=arrays.jobs_on != 1)
+        self._by_node: NDArray[np.float64] | None = None
         self._reaches_ms: dict[int, float] = {}
         self._unheld: dict[str, list[str]] | None = None
         if self._view.protected_job_ids:
+            self._in_order = None
             self._least_ms[:-1][self._protected(arrays.jobs_on)] = -inf
         if self._view.kept_gpu_ids:
             self._close(self._view.kept_gpu_ids & self._position_of.keys())
@@ -98,6 +105,16 @@ class LongRunning:
         for number, limit_ms in zip(numbers.tolist(), limits_ms[numbers].tolist(), strict=True):
             if number not in known:
                 yield limit_ms, self._node_ids[number]
+
+    def longest(self) -> tuple[float, Sequence[str]]:
+        """Return how long the jobs run that run longest, and their GPUs; none where some are held by no one job."""
+        self._close_given_away()
+        longest_ms = self._in_order[-1] if self._in_order else float(self._least_ms.max())
+        if not -inf < longest_ms < inf:
+            return longest_ms, ()
+        return longest_ms, [
+            self._gpu_ids[position] for position in (self._least_ms == longest_ms).nonzero()[0].tolist()
+        ]
 
     def unheld(self, node_id: str) -> Sequence[str]:
         """Return the GPUs of a node that are not held by one job that stays: no job holds them, or several do."""

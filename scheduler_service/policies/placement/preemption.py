@@ -127,11 +127,34 @@ class PreemptionPlanner:
         return self._length
 
     def _at_nodes(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
-        best = self._on_one_node(request, kind)
+        best = self._longest_alone(request, kind) if request.gpus == 1 else None
+        best = best or self._on_one_node(request, kind)
         # One GPU is on one node, and was looked at there.
         if self._view.nodes_per_job_max != 1 and request.gpus > 1:
             best = self._cheaper(best, self._on_several_nodes(request, kind))
         return best
+
+    def _longest_alone(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
+        """Return the GPU that a job takes from the one that runs longest; None = that is to be found node by node.
+
+        Where one job runs longer than all others and every GPU is held by one job, it is the one to leave: it gives the
+        first of its GPUs on a node, and of several nodes that with the first name.
+        """
+        if self._long_running is None or request.cpu_cores or request.host_memory_bytes:
+            return None
+        longest_ms, gpu_ids = self._long_running.longest()
+        entries = [self._view.gpus[gpu_id] for gpu_id in gpu_ids]
+        is_one = len({entry.job_ids for entry in entries}) == 1 and {kind_of(entry.gpu) for entry in entries} == {kind}
+        if not is_one or longest_ms <= self._measure or not self._leaves(entries[0].job_ids[0]):
+            return None
+        firsts = {entry.node_id: entry.gpu.gpu_id for entry in reversed(entries)}  # they are in the order of indexes
+        gpu_id = min(firsts.values())
+        return PreemptionPlan(gpu_ids=(gpu_id,), releasing_gpu_ids=(), victims=entries[0].job_ids)
+
+    def _leaves(self, job_id: str) -> bool:
+        """Return whether a job that is long enough by the columns makes room; other measures say so themselves."""
+        rank_ms, job_ms = (inf, 0.0) if self._rank_of is not None else (self._rank(job_id), self._job_ms())
+        return rank_ms is not None and rank_ms > job_ms and rank_ms >= job_ms + self._gain_min_ms
 
     def _vacant_anywhere(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
         """Return the GPUs that a job takes where no job need leave for it and hosts do not matter.

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from scheduler_service.core import events
+from scheduler_service.core import events, queue_events
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.commands import Command, WakeAt
+from scheduler_service.core.decisions import Decision
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.event_handling.next_looks import find_looks
 from scheduler_service.core.predictions.pair_store import PairStore
+from scheduler_service.core.queue.queue_terms import QueueTerms
+from scheduler_service.core.records import Phase, Share
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
+from scheduler_service.policies.tiresias import Tiresias
 from tests.support.engine_play import Play
 
 MINUTE_MS = 60_000
@@ -52,19 +57,99 @@ def test_pab_heeds_the_report_of_a_job_that_has_lost_too_much_and_no_other() -> 
     assert found == [[], [], [], [-(-play.now_ms // MINUTE_MS) * MINUTE_MS]]
 
 
-def test_tiresias_is_asked_when_a_job_has_earned_its_start_and_when_one_leaves_its_queue() -> None:
-    play = playing("tiresias", queue_limit_gpu_ms=QUEUE_LIMIT_MS, run_min_ms=150_000)
+def test_tiresias_is_asked_when_a_job_leaves_its_queue() -> None:
+    parameters = {"queue_limit_gpu_ms": QUEUE_LIMIT_MS}
+    play = Play("tiresias", parameters=parameters, nodes_per_job_max=0)
+    for name in ("first", "second"):
+        play.submit(name)
     started_at_ms = play.engine.state.jobs["first"].times.started_at_ms
-    assert wakes(ring(play, MINUTE_MS)) == [3 * MINUTE_MS]
-    assert 2 * MINUTE_MS < started_at_ms + 150_000 <= 3 * MINUTE_MS
-    [at_ms] = wakes(ring(play, 3 * MINUTE_MS))
+    [at_ms] = wakes(ring(play, MINUTE_MS))
     assert at_ms - MINUTE_MS < started_at_ms + QUEUE_LIMIT_MS <= at_ms
     assert [type(one).__name__ for one in ring(play, at_ms)][:1] == ["StopJob"]
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the instants at which tiresias is asked from now on."""
+    asks, decide = list[int](), Tiresias.decide
+
+    def note(self: Tiresias, view: SchedulingView) -> Sequence[Decision]:
+        asks.append(view.now_ms)
+        return decide(self, view)
+
+    monkeypatch.setattr(Tiresias, "decide", note)
+    return asks
+
+
+def held_back() -> Play:
+    """One GPU, a job on it, and one that came before it and was held back until now."""
+    play = Play("tiresias", parameters={"run_min_ms": 150_000}, nodes_per_job_max=0)
+    play.submit("early")
+    play.tell(queue_events.JobHeld, job_id="early", stops_running=True)
+    play.report(events.JobStopped, "early", exit_class="checkpointed")
+    play.submit("late")
+    assert play.phase("late") is Phase.STARTING
+    return play
+
+
+def test_tiresias_is_asked_when_a_job_that_comes_later_has_earned_its_start() -> None:
+    play = held_back()
+    play.tell(queue_events.JobReleased, job_id="early")
+    [at_ms] = wakes(ring(play, MINUTE_MS))
+    assert at_ms - MINUTE_MS < play.engine.state.jobs["late"].times.started_at_ms + 150_000 <= at_ms
+    assert [type(one).__name__ for one in ring(play, at_ms)][:1] == ["StopJob"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [({"cpu_cores": 1.0}, {}), ({}, {"nodes_per_job_max": 1}), ({"terms": QueueTerms(priority=1)}, {})],
+)
+def test_tiresias_is_asked_when_a_timer_rings_after_a_fact_where_gpus_are_not_alike_for_those_that_wait(
+    changes: dict[str, Any], options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = counted(monkeypatch)
+    play = Play("tiresias", parameters={"run_min_ms": 150_000}, **{"nodes_per_job_max": 0, **options})
+    for name, more in (("first", {}), ("second", {}), ("third", changes)):
+        play.submit(name, **more)
+    asks.clear()
+    ring(play, MINUTE_MS)
+    assert asks
+
+
+def test_tiresias_is_not_asked_when_a_timer_rings_after_a_fact_where_its_answer_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asks, play = counted(monkeypatch), Play("tiresias", nodes_per_job_max=0, gpus=2)
+    for number in range(4):
+        play.submit(f"j{number}")
+    assert len(asks) == 4
+    assert len(wakes(ring(play, MINUTE_MS))) == 1
+    assert len(asks) == 4
+    play.report(events.JobFinished, "j0", steps_done=1)
+    assert play.phase("j2") is Phase.STARTING
+    assert len(asks) == 5
+
+
+def test_tiresias_is_asked_when_a_timer_rings_after_a_fact_that_it_heeds_and_was_not_asked_upon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asks, play = counted(monkeypatch), Play("tiresias", nodes_per_job_max=0)
+    for number in range(2):
+        play.submit(f"j{number}")
+    asks.clear()
+    terms: dict[str, Any] = {
+        "priority": 0,
+        "share": Share.NEVER,
+        "max_slowdown_ratio": 0.0,
+        "time_limit_ms": 10 * MINUTE_MS,
+    }
+    play.tell(queue_events.JobAltered, job_id="j0", **terms)
+    ring(play, MINUTE_MS)
+    assert len(asks) == 1
+
+
 def test_tiresias_heeds_no_report() -> None:
     play = playing("tiresias", run_min_ms=150_000)
-    assert wakes(ring(play, MINUTE_MS)) == [3 * MINUTE_MS]
+    ring(play, MINUTE_MS)
     assert wakes(play.report(events.JobStarted, "first")) == []
     assert wakes(play.report(events.JobProgressed, "first", steps_done=5, window_steps=5, window_ms=500)) == []
 
