@@ -115,6 +115,7 @@ class _SureModel:
     """Predicts of every pair that it loses a tenth, with little doubt."""
 
     graph_bounds = None
+    share_mode = ""
 
     @property
     def record(self) -> Any:
