@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,12 @@ QUICK = kind(step_ms_by_gpus={1: 10.0})
 SLOW = kind(step_ms_by_gpus={1: 1_000.0})
 
 
-def quick_job(name: str, **changes: object) -> TraceJob:
+def quick_job(name: str, **changes: Any) -> TraceJob:
     """A job that takes a minute alone, in steps of 10 ms: a thousand in each window."""
     return trace_job(name, seconds=6_000, key="quick", **changes)
 
 
-def reports_of(*jobs: TraceJob, **settings: object) -> Counter[str]:
+def reports_of(*jobs: TraceJob, **settings: Any) -> Counter[str]:
     """How often each job reported its progress."""
     told: Counter[str] = Counter()
 
