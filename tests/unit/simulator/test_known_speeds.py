@@ -46,10 +46,12 @@ def test_where_reports_are_asked_for_at_an_interval_all_are_told() -> None:
 
 
 def test_jobs_that_share_a_gpu_go_on_to_tell_what_that_costs() -> None:
-    alone, beside = reports_of(quick_job("first"), quick_job("second")), Counter[str]()
-    beside = reports_of(quick_job("first"), quick_job("second", at_s=100), quick_job("third", at_s=100), policy="obp")
+    alone = reports_of(quick_job("first"), quick_job("second"))
+    co_located = reports_of(
+        quick_job("first"), quick_job("second", at_s=100), quick_job("third", at_s=100), policy="obp"
+    )
     assert alone["second"] == 1
-    assert min(beside["second"], beside["third"]) > 1
+    assert min(co_located["second"], co_located["third"]) > 1
 
 
 @pytest.mark.parametrize(("step_ms", "is_known"), [(10.0, True), (10.2, True), (12.0, False)])
