@@ -151,23 +151,27 @@ def _calibrate(anchors: Sequence[tuple[StepRow, Estimate]]) -> Callable[[Estimat
         )
         for place, (row, _) in enumerate(anchors)
     )
-    calibration = DeviceCalibration(
-        device=anchors[0][0].device,
-        measured_at_ms=1,
-        context_bytes=0,
-        workspace_bytes=0,
-        copy_bytes_per_s=1.0,
-        launch_ms=1.0,
-        host_steps_per_s=1.0,
-        anchors=measured,
-    )
-    scale = scale_of(calibration, lambda reference: figures[reference.network])
+    scale = scale_of(calibration_by(anchors[0][0].device, measured), lambda reference: figures[reference.network])
     assert scale is not None
 
     def calibrated(estimate: Estimate) -> Estimate:
         return CalibratedEstimator(cast(JobEstimator, _Answer(estimate)), scale, 0.0).step(1)
 
     return calibrated
+
+
+def calibration_by(device: str, anchors: Sequence[Anchor]) -> DeviceCalibration:
+    """What a calibration says by its networks alone; its rates stand for nothing."""
+    return DeviceCalibration(
+        device=device,
+        measured_at_ms=1,
+        context_bytes=0,
+        workspace_bytes=0,
+        copy_bytes_per_s=1.0,
+        launch_ms=1.0,
+        host_steps_per_s=1.0,
+        anchors=tuple(anchors),
+    )
 
 
 def _job_of(row: StepRow) -> tuple[object, ...]:

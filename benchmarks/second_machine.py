@@ -27,11 +27,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.cross_device import calibration_by
 from cotenant.device_calibration import Anchor, DeviceCalibration
 from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import SoloRow, read_rows
 from predictor_service.features.anchor_networks import STANDIN_ANCHORS
-from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion
@@ -39,6 +39,7 @@ from predictor_service.registry.public_version import PackedVersion, read_public
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.settings import default_datasets_dir
+from tests.support.predictor_service import InProcessDescriber
 
 MACHINE: Final = Path(__file__).parent / "judged_machines" / "second"
 DEVICE: Final = "cpu-standin"
@@ -50,14 +51,6 @@ _DIGITS: Final = 3
 FloatArray = npt.NDArray[np.float64]
 Rows = Mapping[tuple[str, int], Sequence[SoloRow]]
 Jobs = Sequence[Sequence[SoloRow]]
-
-
-class _Describer:
-    """Describes graphs in this process."""
-
-    def describe(self, data: bytes, bindings: Mapping[str, int] | None = None) -> GraphDescription:
-        """See `Describer`."""
-        return describe_graph(data, bindings)
 
 
 def main() -> dict[str, Any]:
@@ -104,16 +97,7 @@ def calibrate(rows: Rows) -> DeviceCalibration:
         )
         for each in STANDIN_ANCHORS
     ]
-    return DeviceCalibration(
-        device=DEVICE,
-        measured_at_ms=1,
-        context_bytes=0,
-        workspace_bytes=0,
-        copy_bytes_per_s=1.0,
-        launch_ms=1.0,
-        host_steps_per_s=1.0,
-        anchors=tuple(anchors),
-    )
+    return calibration_by(DEVICE, anchors)
 
 
 def _serve(store: VersionStore, packed: PackedVersion) -> Predictor:
@@ -121,7 +105,7 @@ def _serve(store: VersionStore, packed: PackedVersion) -> Predictor:
     store.activate(store.names()[0])
     versions = VersionHolder(store)
     versions.reload()
-    return Predictor(GraphLibrary(_Describer(), None), versions)
+    return Predictor(GraphLibrary(InProcessDescriber(), None), versions)
 
 
 def _ask(predictor: Predictor, jobs: Jobs, calibration: DeviceCalibration | None) -> list[JobAnswer]:

@@ -76,8 +76,9 @@ def _redirect_sharding(module: Any, requested: Any) -> None:
         kind = str(getattr(named.get("mp_policy"), "param_dtype", None))
         requested.half = _HALVES.get(kind, requested.half)
         stays_whole = named.get("reshard_after_forward") is False
-        requested.sharded.append((list(network) if isinstance(network, (list, tuple)) else [network], stays_whole))
-        for each in network if isinstance(network, (list, tuple)) else [network]:
+        networks = list(network) if isinstance(network, (list, tuple)) else [network]
+        requested.sharded.append((networks, stays_whole))
+        for each in networks:
             for name in calls:
                 setattr(each, name, lambda *args, **named: None)
         return network

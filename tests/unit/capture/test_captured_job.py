@@ -62,13 +62,10 @@ RESULT: dict[str, Any] = {
 }
 
 
-def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # By its brackets alone a bar of images would count four for each step.
-    log = "Epoch 1/5:   2%|# | 8/400 [00:01<00:40, 9.9img/s]\nValidation: 1/90 [00:01<00:09, 9.5it/s]\nstep 1\n"
-    outcome = ScriptOutcome(
-        result=RESULT | {"progress": ""},
+def outcome_with(changes: dict[str, Any], log: str = "") -> ScriptOutcome:
+    """A script that was captured, with such figures."""
+    return ScriptOutcome(
+        result=RESULT | changes,
         status=0,
         has_started=True,
         has_torch=True,
@@ -76,6 +73,14 @@ def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
         log=log,
         not_isolated="",
     )
+
+
+def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By its brackets alone a bar of images would count four for each step.
+    log = "Epoch 1/5:   2%|# | 8/400 [00:01<00:40, 9.9img/s]\nValidation: 1/90 [00:01<00:09, 9.5it/s]\nstep 1\n"
+    outcome = outcome_with({"progress": ""}, log=log)
     monkeypatch.setattr(programs, "require_programs", lambda *words: None)
     monkeypatch.setattr(captured_job, "run_script", lambda *words: outcome)
     monkeypatch.setattr(captured_job, "convert", lambda *words: read_graph(GRAPH))
@@ -107,15 +112,7 @@ def test_a_wait_is_told_in_milliseconds_that_another_capture_tells_as_well(
 
 
 def test_a_job_that_waits_is_written_down_with_its_milliseconds() -> None:
-    outcome = ScriptOutcome(
-        result=RESULT | {"wait_s": 0.026, "step_s": 0.5},
-        status=0,
-        has_started=True,
-        has_torch=True,
-        has_stepped=True,
-        log="",
-        not_isolated="",
-    )
+    outcome = outcome_with({"wait_s": 0.026, "step_s": 0.5})
     job = captured_job._as_job(outcome, read_graph(GRAPH))
     assert job.settings()["input_wait_ms"] == 25.0
     assert "input was waited for some 25 ms of a step here, a larger part of a step on a GPU" in job.notes
@@ -135,15 +132,7 @@ def test_a_job_that_waits_is_written_down_with_its_milliseconds() -> None:
 def test_batches_of_a_step_are_those_that_a_loop_over_a_loader_counts(
     accumulation: int | None, loaded: int, keys: dict[str, int], tmp_path: Path
 ) -> None:
-    outcome = ScriptOutcome(
-        result=RESULT | {"accumulation": accumulation, "loaded_batches": loaded},
-        status=0,
-        has_started=True,
-        has_torch=True,
-        has_stepped=True,
-        log="",
-        not_isolated="",
-    )
+    outcome = outcome_with({"accumulation": accumulation, "loaded_batches": loaded})
     job = captured_job._as_job(outcome, read_graph(GRAPH))
     write_job(job, ["python", "train.py"], tmp_path, (tmp_path / "job.onnx", tmp_path / "job.yaml"))
     written = yaml.safe_load((tmp_path / "job.yaml").read_text())
@@ -160,15 +149,7 @@ def test_batches_of_a_step_are_those_that_a_loop_over_a_loader_counts(
     ],
 )
 def test_the_ranks_among_which_weights_are_divided_become_a_setting(told: dict[str, Any], ranks: int) -> None:
-    outcome = ScriptOutcome(
-        result=RESULT | told,
-        status=0,
-        has_started=True,
-        has_torch=True,
-        has_stepped=True,
-        log="",
-        not_isolated="",
-    )
+    outcome = outcome_with(told)
     job = captured_job._as_job(outcome, read_graph(GRAPH))
     assert job.settings().get("sharded_ranks", 0) == ranks
     assert job.settings().get("gathered_ratio", 0) == (0.25 if ranks else 0)
