@@ -2,9 +2,10 @@
 
 Models know a wait as a share of a step, which is true where the step was measured: on a device that is twice as fast a
 job computes half as long and waits as long as before. So the share is that of the job without a wait on the device, as
-the training set counts it, and with it follows everything that models say. The time of a step is the wait and what is
+the training set counts it, and with it follows what models say of memory. The time of a step is the wait and what is
 computed on the device at hand: that of the job without a wait, longer by as much as models learned of jobs that wait
-(caches are cold after a wait: on the stand-in device by 7 % in the median).
+(caches are cold after a wait: on the stand-in device by 7 % in the median). For that part of a step the device is as
+busy as without a wait.
 
 A loader works sample by sample: a step of another batch waits in proportion to its samples.
 """
@@ -74,14 +75,16 @@ class TimedWaitEstimator(JobEstimator):
         return self._at(batch).memory_states(batch, memory)
 
     def utilization(self, batch: int) -> Estimate:
-        """See `JobEstimator.utilization`; how long the job computes is not known exactly, so neither is the share."""
-        found = self._at(batch).utilization(batch)
-        # What is not known of the device at hand is in the range of the share already.
-        busy = (self._without_wait_on_type.step(batch), self._without_wait.step(batch))
-        below = max(each.lower / each.value for each in busy)
-        above = min(each.upper / each.value for each in busy)
-        lower, upper = _further(found.value, found.lower, below), _further(found.value, found.upper, above)
-        return found._replace(lower=lower, upper=upper)
+        """See `JobEstimator.utilization`; how long the job computes is not known exactly, so neither is the share.
+
+        The device is as busy as without the wait while the job computes, and idle while it waits: one step has one
+        length, and a job that is said to compute for 22 of its 40 ms is not said to need the device for 15 of them.
+        """
+        busy, step = self._without_wait.utilization(batch), self._without_wait.step(batch)
+        computes = 1.0 - self._settings.at_batch(batch).input_wait_ms / self.step(batch).value
+        value, lower, upper = (computes * each for each in (busy.value, busy.lower, busy.upper))
+        lower, upper = _further(value, lower, step.lower / step.value), _further(value, upper, step.upper / step.value)
+        return self._at(batch).utilization(batch)._replace(value=value, lower=lower, upper=upper)
 
     def sm_activity(self, batch: int) -> Estimate | None:
         """See `JobEstimator.sm_activity`."""
