@@ -66,6 +66,7 @@ def calibration_facts(calibration: resources_pb2.DeviceCalibration | None, cause
             for pair in calibration.pairs
         ]
         facts["anchors_step_ms"] = {anchor.network: anchor.step_ms for anchor in calibration.anchors}
+        facts["anchors_spread_ratio"] = {each.network: each.step_spread_ratio for each in calibration.anchors}
     return facts
 
 

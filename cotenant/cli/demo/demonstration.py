@@ -23,13 +23,13 @@ from cotenant.cli.demo.report import (
     BUSY_LOAD,
     ERROR_COLUMNS,
     EXCLUSIVE_BASIS,
-    WINDOW_STEPS_LEAST,
     DemoReport,
     busy_text,
     compare_job,
     compare_pairs,
     comparison_rows,
     error_summary,
+    is_measured_alone,
     verdict_lines,
 )
 from cotenant.cli.demo.verification import Check, check_crash, check_jobs, check_logs
@@ -223,16 +223,21 @@ def _measure_alone(
     ended: Mapping[str, scheduling_pb2.Job],
     predictions: stages.Predictions,
 ) -> dict[str, Window]:
-    """Returns by name what each job did with a device to itself; a job that never had one reruns for seconds."""
+    """Returns by name what each job did with a device to itself; one that hardly had it reruns for seconds.
+
+    What is measured of a job alone divides what is measured of it with others: where it is short, a device whose speed
+    wanders from second to second is taken for a slowdown.
+    """
     windows = stage.tracker.windows
     alone = {job.spec.name: windows.get((job_id, ALONE), Window()) for job_id, job in ended.items()}
-    missing = [job for job in jobs if alone[job.name].steps < WINDOW_STEPS_LEAST]
+    missing = [job for job in jobs if not is_measured_alone(alone[job.name])]
     if missing:
-        stage.narrator.section(f"{len(missing)} jobs never had a device to themselves: a few seconds alone, to compare")
+        stage.narrator.section(f"{len(missing)} jobs hardly had a device to themselves: some seconds alone, to compare")
         specs = [scenario.solo_spec(job.spec, predictions.jobs[job.name].step_ms.value) for job in missing]
         ids = [stage.scheduler.submit_job(spec).job_id for spec in specs]
         _follow_alone(stage, ids)
-        alone |= {job.name: windows.get((job_id, ALONE), Window()) for job, job_id in zip(missing, ids, strict=True)}
+        for job, job_id in zip(missing, ids, strict=True):
+            alone[job.name] = alone[job.name].joined(windows.get((job_id, ALONE), Window()))
     stage.report.solo = {
         name: {"step_ms": window.step_ms, "utilization_ratio": window.utilization_ratio, "steps": window.steps}
         for name, window in alone.items()

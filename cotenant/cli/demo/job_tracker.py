@@ -43,6 +43,14 @@ class Window:
         """Mean utilization of the window; 0 = no steps."""
         return self.utilization_sum / self.steps if self.steps else 0.0
 
+    def joined(self, other: Window) -> Window:
+        """Returns both windows as one."""
+        return Window(
+            steps=self.steps + other.steps,
+            step_ms_sum=self.step_ms_sum + other.step_ms_sum,
+            utilization_sum=self.utilization_sum + other.utilization_sum,
+        )
+
 
 @dataclass(slots=True)
 class JobTracker:

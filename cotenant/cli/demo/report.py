@@ -17,6 +17,9 @@ SCHEMA = "cotenant.demo/1"
 WINDOW_STEPS_LEAST = 20
 # and of a pair when its steps took at least so long: from shorter ones the predictor learns nothing either.
 PAIR_WINDOW_MS_LEAST = 2_000
+# What a job measures alone divides every slowdown of it: as long as the shortest run alone that the demo gives a job
+# without any. On a third of a core a window of two seconds is a sixth off in either direction.
+ALONE_WINDOW_MS_LEAST = 4_000
 # Load of others from which measurements on two cores are disturbed.
 BUSY_LOAD = 0.7
 EXCLUSIVE_BASIS = (
@@ -150,6 +153,11 @@ def _compare(name: str, quantity: str, estimate: resources_pb2.Estimate, measure
         upper=estimate.upper,
         measured=measured or None,
     )
+
+
+def is_measured_alone(window: Window) -> bool:
+    """Whether a window alone is long enough to say what a job does with a device to itself."""
+    return window.steps >= WINDOW_STEPS_LEAST and window.step_ms_sum >= ALONE_WINDOW_MS_LEAST
 
 
 def compare_pairs(

@@ -28,6 +28,7 @@ from cotenant.cli.demo.report import (
     compare_pairs,
     comparison_rows,
     error_summary,
+    is_measured_alone,
     verdict_lines,
 )
 from cotenant.cli.demo.stages import crash_is_due
@@ -199,6 +200,16 @@ def test_a_short_window_is_no_measurement() -> None:
         ("y + x", None, None, 199),
         ("z + x", pytest.approx(0.2), False, 200),
     ]
+
+
+def test_a_job_that_hardly_had_a_device_to_itself_is_measured_alone_once_more_and_both_windows_count() -> None:
+    hardly, rerun = Window(steps=79, step_ms_sum=1_950.0, utilization_sum=19.0), Window(80, 2_800.0, 20.0)
+    assert not is_measured_alone(hardly)
+    assert not is_measured_alone(Window(steps=19, step_ms_sum=60_000.0)), "19 steps, however long"
+    both = hardly.joined(rerun)
+    assert is_measured_alone(both)
+    assert (both.steps, both.step_ms, both.utilization_ratio) == (159, 4_750 / 159, 39 / 159)
+    assert Window().joined(rerun) == rerun
 
 
 def test_the_demo_measures_pairs_no_shorter_than_the_predictor_learns_from() -> None:
