@@ -20,6 +20,7 @@ from typing import Final
 
 from cotenant.device_facts import DeviceFacts
 from predictor_service.errors import UnknownDeviceError, invalid_field
+from predictor_service.features.cloud_machines import card_of_machine
 from predictor_service.features.devices import (
     DEVICE_TYPES,
     GIBIBYTE,
@@ -28,6 +29,7 @@ from predictor_service.features.devices import (
     DeviceType,
     Generation,
     find_device_type,
+    slice_of,
 )
 
 NAME_CHARACTERS_MAX: Final = 200
@@ -37,10 +39,19 @@ _SIMILAR_RATIO: Final = 0.72
 _SAME_MEMORY_RATIO: Final = 0.12
 _INSIGNIFICANT: Final = frozenset({"nvidia", "geforce", "tesla", "corporation", "gpu", "amd", "instinct", "radeon"})
 _NAMES_ITS_MAKER: Final = re.compile(r"(nvidia|amd|intel)[\s_-]+\S.*", re.IGNORECASE)
+_MEMORY: Final = re.compile(r"\d+gb")
 _MAY_BE_LEFT_OUT: Final = re.compile(r"\d+gb|sxm\d?|pcie|hbm\d?|blackwell|workstation|edition|quadro|generation")
+# RTX 6000 is said of that card as of one three generations older: it is asked back.
+_GENERATION_IN_A_NAME: Final = ("ada", "generation")
 _SERIES: Final = frozenset({"rtx", "gtx", "rx"})
 # What people write, and the full name does not have.
-_ALSO_WRITTEN: Final = {"NVIDIA H100 80GB HBM3": "H100 SXM5 80GB HBM3", "NVIDIA H200": "H200 SXM5 141GB"}
+_ALSO_WRITTEN: Final = {
+    "NVIDIA H100 80GB HBM3": ("H100 SXM5 80GB HBM3", "H100 mega 80GB"),
+    "NVIDIA H200": ("H200 SXM5 141GB",),
+    "NVIDIA B300 SXM6 AC": ("B300",),
+    "AMD Instinct MI250X": ("MI250X MI250",),
+    "AMD Instinct MI300X": ("MI300X OAM",),
+}
 _GENERATION_WORDS: Final = {"ada": Generation.ADA, "blackwell": Generation.BLACKWELL, "instinct": Generation.CDNA}
 _NUMBERED_GENERATIONS: Final = (
     (r"rtx 50\d\d.*", Generation.BLACKWELL),
@@ -71,8 +82,10 @@ _CAPABILITIES: Final = (
 )
 _CORES: Final = ((86, 128), (70, 64), (61, 128), (60, 64), (50, 128), (30, 192))
 # Pages of clouds leave out the word between a card and its slice.
-_SLICE: Final = re.compile(r"(?P<whole>.+?)[\s_-]+(?:mig[\s_-]+)?(?P<slice>(?P<slices>\d)g\.(?P<gigabytes>\d{1,3})gb)")
-_MEMORY_SHARES_OF_SLICES: Final = (1 / 8, 1 / 4, 1 / 2, 1.0)
+_BARE_SLICE: Final = re.compile(r"(?:nvidia\.com/)?(?:mig[\s_-]*)?(?P<slice>(?:\dc\.)?\dg\.\d{1,3}gb\S*)")
+# What labels of Kubernetes add where a card is shared, and managers of clusters before its name.
+_DECORATION: Final = re.compile(r"^(?:gres[/:])?gpu:|[\s_-]+shared$", re.IGNORECASE)
+_SLICE: Final = re.compile(r"(?P<whole>.+?)[\s_-]+(?:mig[\s_-]+)?(?P<slice>(?:\dc\.)?\dg\.\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,16 +127,19 @@ def resolve_device(name: str, memory_bytes: int = 0, facts: DeviceFacts | None =
 
 @lru_cache(maxsize=1024)
 def _resolve(name: str, memory_bytes: int, facts: DeviceFacts | None) -> NamedDevice:
-    found = find_device_type(name)
+    plain = _DECORATION.sub("", name)
+    found = find_device_type(plain)
     if found is None:
-        meant = _meant(name)
+        meant = _meant(plain)
         fitting = meant if len(meant) == 1 else [device for device in meant if _has_memory(device, memory_bytes)]
         if len(fitting) == 1:
             found = fitting[0]
         elif meant:
-            found = _usual(name, fitting if memory_bytes else meant)
+            found = _usual(plain, fitting if memory_bytes else meant)
             if found is None:
                 raise _several(name, meant, memory_bytes)
+    if found is None and (bare := _BARE_SLICE.fullmatch(name.lower())):
+        raise _of_which_card(name, bare["slice"])
     if found is not None:
         return NamedDevice(device=replace(found, memory_bytes=memory_bytes) if memory_bytes else found)
     nearest = tuple(_nearest(name))
@@ -153,12 +169,18 @@ def _meant(name: str) -> list[DeviceType]:
     """The known types that a short name fits."""
     sliced = _SLICE.fullmatch(name.lower())
     if sliced is None:
-        return [DEVICE_TYPES[full] for full in _SHORT_NAMES.get(_compact(name), ())]
+        card = card_of_machine(name) or USUAL_TYPES.get(_compact(name))
+        turned = _SHORT_NAMES.get("".join(_memory_last(_words(name))), (card,) if card else ())
+        return [DEVICE_TYPES[full] for full in _SHORT_NAMES.get(_compact(name), turned)]
     wholes = [DEVICE_TYPES[full] for full in _SHORT_NAMES.get(_compact(sliced["whole"]), ())]
-    slice_bytes = int(sliced["gigabytes"]) * GIBIBYTE
-    wholes = [whole for whole in wholes if _is_slice(slice_bytes / whole.memory_bytes)]
-    found = (find_device_type(f"{whole.name} MIG {sliced['slice']}") for whole in wholes)
-    return [device for device in found if device is not None]
+    return _usual_slices(wholes, sliced["slice"])
+
+
+def _usual_slices(wholes: Iterable[DeviceType], profile: str) -> list[DeviceType]:
+    """Slices of this profile: 1g.10gb is the smallest of an A100 of 80 GB, not the double one of an A100 of 40."""
+    parts = [(whole, part) for whole in wholes if (part := slice_of(whole, profile)) is not None]
+    shares = [part.memory_bytes_per_s / whole.memory_bytes_per_s for whole, part in parts]
+    return [part for share, (_, part) in zip(shares, parts, strict=True) if share <= (1 + 1e-9) * min(shares)]
 
 
 def _usual(name: str, candidates: list[DeviceType]) -> DeviceType | None:
@@ -168,10 +190,6 @@ def _usual(name: str, candidates: list[DeviceType]) -> DeviceType | None:
         return candidates[0]
     sizes = {device.memory_bytes for device in candidates}
     return candidates[0] if len(sizes) == 1 and compact.startswith(tuple(USUAL_TYPES)) else None
-
-
-def _is_slice(memory_ratio: float) -> bool:
-    return any(abs(memory_ratio - share) <= _SAME_MEMORY_RATIO * share for share in _MEMORY_SHARES_OF_SLICES)
 
 
 def _has_memory(device: DeviceType, memory_bytes: int) -> bool:
@@ -188,11 +206,16 @@ def _compact(name: str) -> str:
     return "".join(_words(name))
 
 
+def _memory_last(words: Sequence[str]) -> list[str]:
+    """The words of a name with its memory behind them: some have it before the form (A100 80GB PCIe)."""
+    return sorted(words, key=lambda word: _MEMORY.fullmatch(word) is not None)
+
+
 def _short_names(device: DeviceType) -> Iterator[str]:
     """Every way to write a name with some of what may be left out, in the order of the words."""
     memory = f"{round(device.memory_bytes / GIBIBYTE)}gb"
-    for name in (device.name, *filter(None, [_ALSO_WRITTEN.get(device.name)])):
-        words = _words(name)
+    written = [_words(name) for name in (device.name, *_ALSO_WRITTEN.get(device.name, ()))]
+    for words in (*written, *map(_memory_last, written)):
         ways = [_ways_to_write(word, after) for word, after in zip(words, [*words[1:], ""], strict=True)]
         ways += [_ways_to_write(memory)] * (memory not in words)
         yield from ("".join(chosen) for chosen in product(*ways))
@@ -201,7 +224,7 @@ def _short_names(device: DeviceType) -> Iterator[str]:
 def _ways_to_write(word: str, following: str = "") -> tuple[str, ...]:
     if word in _SERIES and any(character.isdigit() for character in following):
         return word, ""
-    if not _MAY_BE_LEFT_OUT.fullmatch(word):
+    if not _MAY_BE_LEFT_OUT.fullmatch(word) and (word, following) != _GENERATION_IN_A_NAME:
         return (word,)
     if word.endswith("gb"):
         return word, word.removesuffix("gb"), ""
@@ -240,7 +263,7 @@ def _unlikeness_to(name: str) -> Callable[[str], float]:
 
 
 def _sharing_a_word(name: str, pattern: str) -> list[str]:
-    words = {word for word in _words(name) if re.fullmatch(pattern, word)}
+    words = {word for word in _words(name) if re.fullmatch(pattern, word) and not _MEMORY.fullmatch(word)}
     return [full for full in DEVICE_TYPES if words & set(_words(full))]
 
 
@@ -255,6 +278,16 @@ def _several(name: str, candidates: Sequence[DeviceType], memory_bytes: int) -> 
     return UnknownDeviceError(
         f"device {name!r} may be one of: {listed}",
         remedy=remedy,
+        details={"field": "device", "candidates": listed},
+    )
+
+
+def _of_which_card(name: str, profile: str) -> UnknownDeviceError:
+    """What is asked back where a slice is named without its card, as Kubernetes names what a pod asks for."""
+    listed = ", ".join(part.name for part in _usual_slices(DEVICE_TYPES.values(), profile))
+    return UnknownDeviceError(
+        f"device {name!r} is a slice of a card that is not named; it may be one of: {listed or 'none that is known'}",
+        remedy="name it with its card, e.g. NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         details={"field": "device", "candidates": listed},
     )
 
