@@ -41,7 +41,7 @@ from threadpoolctl import threadpool_limits
 from cotenant.device_calibration import Anchor, DeviceCalibration
 from cotenant.job_settings import PRECISIONS
 from predictor_service.cross_device.step_model import CrossDeviceStep, load_step_model
-from predictor_service.features.device_scale import AnchorFigures, scale_of
+from predictor_service.features.device_scale import AnchorFigures, DeviceScale, scale_of
 from predictor_service.features.devices import DeviceType
 from predictor_service.inference.calibrated_estimator import CalibratedEstimator
 from predictor_service.inference.job_estimator import JobEstimator
@@ -61,6 +61,7 @@ FloatArray = npt.NDArray[np.float64]
 CONFIDENCE: Final = 0.9
 ANCHORS: Final = 3
 TORCHVISION: Final = "torchvision_bench"
+_WHOLE_SLICE: Final = "MIG 7g.40gb"
 _BASELINES: Final[Mapping[str, Callable[[DeviceType, str], float]]] = {
     "peak": lambda device, precision: device.peak(device.convolution_precision(precision)),
     "bandwidth": lambda device, precision: device.memory_bytes_per_s,
@@ -140,26 +141,26 @@ class _Answer:
 
 def _calibrate(anchors: Sequence[tuple[StepRow, Estimate]]) -> Callable[[Estimate], Estimate]:
     """What the predictor makes of estimates where a calibration holds these anchors."""
-    figures = {
-        str(place): AnchorFigures(step_ms=each.value, memory_bytes=1.0) for place, (_, each) in enumerate(anchors)
-    }
-    measured = tuple(
-        Anchor(
-            network=str(place),
-            graph_sha256="",
-            batch_size=row.batch,
-            step_ms=row.step_ms,
-            memory_peak_bytes=1,
-        )
-        for place, (row, _) in enumerate(anchors)
-    )
-    scale = scale_of(calibration_by(anchors[0][0].device, measured), lambda reference: figures[reference.network])
-    assert scale is not None
+    scale = scale_by(anchors)
 
     def calibrated(estimate: Estimate) -> Estimate:
         return CalibratedEstimator(cast(JobEstimator, _Answer(estimate)), scale, 0.0).step(1)
 
     return calibrated
+
+
+def scale_by(anchors: Sequence[tuple[StepRow, Estimate]]) -> DeviceScale:
+    """The scale that a calibration with these rows as anchors implies, and what a model says of each."""
+    figures = {
+        str(place): AnchorFigures(step_ms=each.value, memory_bytes=1.0) for place, (_, each) in enumerate(anchors)
+    }
+    measured = tuple(
+        Anchor(network=str(place), graph_sha256="", batch_size=row.batch, step_ms=row.step_ms, memory_peak_bytes=1)
+        for place, (row, _) in enumerate(anchors)
+    )
+    scale = scale_of(calibration_by(anchors[0][0].device, measured), lambda reference: figures[reference.network])
+    assert scale is not None
+    return scale
 
 
 def calibration_by(device: str, anchors: Sequence[Anchor]) -> DeviceCalibration:
@@ -309,8 +310,8 @@ def _double_precision(judged: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict
 
 def _miso(root: Path) -> dict[str, Any]:
     """Slices of an A100 by the committed model, which no row of MISO taught."""
-    model = load_step_model()
-    every = [{"row": row, "measured": row.step_ms, "plain": _ask(model, row)} for row in read_step_rows(root, ["miso"])]
+    model, rows = load_step_model(), read_step_rows(root, ["miso"])
+    every: list[dict[str, Any]] = [{"row": row, "measured": row.step_ms, "plain": _ask(model, row)} for row in rows]
     whole = {_place_of(each["row"]): each for each in every if each["row"].device.endswith(_WHOLE_SLICE)}
     found = {}
     for device in sorted({each["row"].device for each in every}):
@@ -333,9 +334,6 @@ def _miso(root: Path) -> dict[str, Any]:
             "of_whole_median_ape": round(float(np.median(np.abs(np.array(ratios) - 1))), 3),
         }
     return {**found, "error_shares": _error_shares(every)}
-
-
-_WHOLE_SLICE: Final = "MIG 7g.40gb"
 
 
 def _place_of(row: StepRow) -> tuple[str, int]:

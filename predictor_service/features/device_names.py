@@ -19,8 +19,16 @@ from statistics import median
 from typing import Final
 
 from cotenant.device_facts import DeviceFacts
-from predictor_service.errors import UnknownDeviceError, invalid_field
+from predictor_service.errors import invalid_field
 from predictor_service.features.cloud_machines import card_of_machine
+from predictor_service.features.device_refusals import (
+    is_of_another_kind,
+    refuse_other_kind,
+    refuse_several,
+    refuse_slice_without_card,
+    refuse_unknown,
+    shares_memory_of_host,
+)
 from predictor_service.features.devices import (
     DEVICE_TYPES,
     GIBIBYTE,
@@ -137,14 +145,16 @@ def _resolve(name: str, memory_bytes: int, facts: DeviceFacts | None) -> NamedDe
         elif meant:
             found = _usual(plain, fitting if memory_bytes else meant)
             if found is None:
-                raise _several(name, meant, memory_bytes)
+                raise refuse_several(name, meant, memory_bytes)
     if found is None and (bare := _BARE_SLICE.fullmatch(name.lower())):
-        raise _of_which_card(name, bare["slice"])
+        raise refuse_slice_without_card(name, _usual_slices(DEVICE_TYPES.values(), bare["slice"]))
     if found is not None:
         return NamedDevice(device=replace(found, memory_bytes=memory_bytes) if memory_bytes else found)
+    if is_of_another_kind(name) or (not memory_bytes and facts is None and shares_memory_of_host(name)):
+        raise refuse_other_kind(name)
     nearest = tuple(_nearest(name))
     if not memory_bytes and not _NAMES_ITS_MAKER.fullmatch(name):
-        raise _unknown(name, nearest)
+        raise refuse_unknown(name, nearest)
     device = _generic(name, memory_bytes) if facts is None else generic_by_facts(name, memory_bytes, facts)
     return NamedDevice(
         device=device,
@@ -265,43 +275,6 @@ def _unlikeness_to(name: str) -> Callable[[str], float]:
 def _sharing_a_word(name: str, pattern: str) -> list[str]:
     words = {word for word in _words(name) if re.fullmatch(pattern, word) and not _MEMORY.fullmatch(word)}
     return [full for full in DEVICE_TYPES if words & set(_words(full))]
-
-
-def _several(name: str, candidates: Sequence[DeviceType], memory_bytes: int) -> UnknownDeviceError:
-    listed = ", ".join(device.name for device in candidates)
-    remedy = "name one of them, or state its memory (device_memory_bytes, --device-memory)"
-    if memory_bytes:
-        remedy = (
-            f"none of them has {memory_bytes / GIBIBYTE:.4g} GiB: name one of them in full to be asked about with that "
-            "memory, or a slice by its own name (NVIDIA A100-SXM4-40GB MIG 3g.20gb)"
-        )
-    return UnknownDeviceError(
-        f"device {name!r} may be one of: {listed}",
-        remedy=remedy,
-        details={"field": "device", "candidates": listed},
-    )
-
-
-def _of_which_card(name: str, profile: str) -> UnknownDeviceError:
-    """What is asked back where a slice is named without its card, as Kubernetes names what a pod asks for."""
-    listed = ", ".join(part.name for part in _usual_slices(DEVICE_TYPES.values(), profile))
-    return UnknownDeviceError(
-        f"device {name!r} is a slice of a card that is not named; it may be one of: {listed or 'none that is known'}",
-        remedy="name it with its card, e.g. NVIDIA A100-SXM4-40GB MIG 1g.5gb",
-        details={"field": "device", "candidates": listed},
-    )
-
-
-def _unknown(name: str, nearest: Iterable[str]) -> UnknownDeviceError:
-    listed = ", ".join(nearest)
-    some = ", ".join([STANDIN_DEVICE, *USUAL_TYPES.values()])
-    meant = f"did you mean {listed}?" if listed else f"known: {len(DEVICE_TYPES)} types, among them {some}."
-    return UnknownDeviceError(
-        f"device {name!r} is unknown",
-        remedy=f"{meant} Of any other type state the memory (device_memory_bytes, --device-memory), or write the full "
-        "name with its maker (NVIDIA ...)",
-        details={"field": "device", "candidates": listed},
-    )
 
 
 def _generic(name: str, memory_bytes: int) -> DeviceType:

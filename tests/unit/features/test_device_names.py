@@ -107,6 +107,23 @@ def test_a_slice_of_no_card_is_asked_back_whatever_its_memory(name: str) -> None
     assert "name it with its card" in str(caught.value.remedy)
 
 
+@for_each(
+    "name", ["TPU v4", "tpu-v5-lite-podslice", "Gaudi2", "Intel Gaudi 3", "Trainium", "trn1.32xlarge", "inf2.xlarge"]
+)
+@pytest.mark.parametrize("memory_bytes", [0, 96 * GIBIBYTE])
+def test_what_is_no_gpu_is_never_answered_as_one(name: str, memory_bytes: int) -> None:
+    with pytest.raises(UnknownDeviceError, match="nothing was measured"):
+        resolve_device(name, memory_bytes)
+
+
+@for_each("name", ["NVIDIA Jetson AGX Orin", "Jetson Orin Nano", "Apple M2 Ultra", "mps", "Orin", "NVIDIA Thor"])
+def test_a_gpu_on_the_chip_of_its_host_is_taken_for_a_middling_card_only_where_its_memory_is_stated(name: str) -> None:
+    with pytest.raises(UnknownDeviceError, match="nothing was measured") as caught:
+        resolve_device(name)
+    assert "--device-memory" in str(caught.value.remedy)
+    assert resolve_device(name, 32 * GIBIBYTE).is_generic
+
+
 @for_each("name", ["A30 7g.24gb", "V100 1g.2gb", "RTX 4090 1g.3gb", "A100 5g.20gb", "A30X", "H10", "GRID A100-10C"])
 def test_what_a_known_card_only_resembles_is_asked_back_and_not_taken_for_it(name: str) -> None:
     with pytest.raises(UnknownDeviceError, match="did you mean"):
