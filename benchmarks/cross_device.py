@@ -316,10 +316,10 @@ def _miso(root: Path) -> dict[str, Any]:
     found = {}
     for device in sorted({each["row"].device for each in every}):
         records = [each for each in every if each["row"].device == device]
-        beside = [(each, whole[_place_of(each["row"])]) for each in records if _place_of(each["row"]) in whole]
+        both = [(each, whole[_place_of(each["row"])]) for each in records if _place_of(each["row"]) in whole]
         ratios = [
             each["plain"].value / of_whole["plain"].value / (each["measured"] / of_whole["measured"])
-            for each, of_whole in beside
+            for each, of_whole in both
         ]
         found[device] = {
             "rows": len(records),
