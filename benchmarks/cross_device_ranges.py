@@ -97,7 +97,7 @@ def judge_reaches(rows: Sequence[StepRow], every: Sequence[StepRow]) -> dict[str
     for device in sorted({row.device for row in rows}):
         sys.stderr.write(f"{device}\n")
         model = _fit(rows, every, partial(_is_other_device, device), with_widths=False)
-        anchored[device] = anchor([(row, ask(model, row)) for row in rows if row.device == device])
+        anchored[device] = scale_rows([(row, ask(model, row)) for row in rows if row.device == device])
     found, held = {}, []
     for device, one in anchored.items():
         others = [other for name, other in anchored.items() if name != device]
@@ -119,7 +119,7 @@ def _is_other_device(device: str, row: StepRow) -> bool:
     return row.device != device
 
 
-def anchor(records: Sequence[tuple[StepRow, Estimate]]) -> Anchored:
+def scale_rows(records: Sequence[tuple[StepRow, Estimate]]) -> Anchored:
     """Scales the rows of a type by three of them, as a calibration does."""
     places = anchor_places([row for row, _ in records], [said.value for _, said in records])
     scale = scale_by([records[place] for place in places])
