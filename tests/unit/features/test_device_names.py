@@ -59,6 +59,7 @@ from tests.support.cases import for_each
         ("NVIDIA A800-SXM4-80GB", "NVIDIA A800-SXM4-80GB"),
         ("AMD Instinct MI250X / MI250", "AMD Instinct MI250X"),
         ("AMD Instinct MI300X OAM", "AMD Instinct MI300X"),
+        ("L20", "NVIDIA L20"),
         ("MI355X", "AMD Instinct MI355X"),
         ("TITAN X (Pascal)", "NVIDIA TITAN X (Pascal)"),
         ("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation"),
