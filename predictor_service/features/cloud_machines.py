@@ -19,7 +19,8 @@ _SERVER_EDITION: Final = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 _SIZES_OF_AMAZON: Final = r"\.(?:\d{0,3}xlarge|metal(?:-\d+xl)?)"
 _OF_AMAZON: Final = {
     "p2": "Tesla K80", "p3": _V100, "p3dn": _LARGER_V100, "p4d": _A100, "p4de": _LARGER_A100, "p5": _H100,
-    "p5e": "NVIDIA H200", "p5en": "NVIDIA H200", "p6-b200": "NVIDIA B200", "g3": "Tesla M60", "g3s": "Tesla M60",
+    "p5e": "NVIDIA H200", "p5en": "NVIDIA H200", "p6-b200": "NVIDIA B200", "p6-b300": "NVIDIA B300 SXM6 AC",
+    "p6e-gb200": "NVIDIA GB200", "g3": "Tesla M60", "g3s": "Tesla M60",
     "g4dn": "Tesla T4", "g5": "NVIDIA A10G", "g6": "NVIDIA L4", "gr6": "NVIDIA L4", "g6e": "NVIDIA L40S",
     "g7e": _SERVER_EDITION,
 }  # fmt: skip

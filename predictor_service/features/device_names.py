@@ -91,8 +91,8 @@ _CAPABILITIES: Final = (
 _CORES: Final = ((86, 128), (70, 64), (61, 128), (60, 64), (50, 128), (30, 192))
 # Pages of clouds leave out the word between a card and its slice.
 _BARE_SLICE: Final = re.compile(r"(?:nvidia\.com/)?(?:mig[\s_-]*)?(?P<slice>(?:\dc\.)?\dg\.\d{1,3}gb\S*)")
-# What labels of Kubernetes add where a card is shared, and managers of clusters before its name.
-_DECORATION: Final = re.compile(r"^(?:gres[/:])?gpu:|[\s_-]+shared$", re.IGNORECASE)
+# What labels of Kubernetes add where a card is shared, and managers of clusters and clouds before its name.
+_DECORATION: Final = re.compile(r"^(?:gres[/:])?gpu:|^gpu_\d+x_|[\s_-]+shared$", re.IGNORECASE)
 _SLICE: Final = re.compile(r"(?P<whole>.+?)[\s_-]+(?:mig[\s_-]+)?(?P<slice>(?:\dc\.)?\dg\.\S+)")
 
 

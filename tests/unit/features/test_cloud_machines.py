@@ -22,6 +22,7 @@ from tests.support.cases import for_each
         ("p5.48xlarge", "NVIDIA H100 80GB HBM3"),
         ("p5en.48xlarge", "NVIDIA H200"),
         ("p6-b200.48xlarge", "NVIDIA B200"),
+        ("p6-b300.48xlarge", "NVIDIA B300 SXM6 AC"),
         ("g4dn.metal", "Tesla T4"),
         ("g5.xlarge", "NVIDIA A10G"),
         ("G6.12xlarge", "NVIDIA L4"),

@@ -68,6 +68,8 @@ from tests.support.cases import for_each
         ("NVIDIA-A100-SXM4-40GB-SHARED", "NVIDIA A100-SXM4-40GB"),
         ("Tesla-T4-SHARED", "Tesla T4"),
         ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
+        ("gpu_1x_h100_pcie", "NVIDIA H100 PCIe"),
+        ("gpu_8x_a100_80gb_sxm4", "NVIDIA A100-SXM4-80GB"),
         ("gres/gpu:a100", "NVIDIA A100-SXM4-40GB"),
     ],
 )
