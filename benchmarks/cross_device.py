@@ -12,7 +12,9 @@ machine or the set of a row. What cannot be asked for is apart: double precision
     spread       how far networks are apart on a device that the model has not seen: deviation of ln(measured / said),
                  and degrees of freedom of the scaled inverse chi-squared distribution of its square over device types;
                  beside each the least and the most when a type is left out
-    miso         slices of an A100 (TensorFlow), of which no set teaches anything: judged by the model of all sets
+    miso         slices of an A100 (TensorFlow), of which no set teaches anything, judged by the model of all sets; with
+                 the error of a step's ratio to that of the same job on the largest slice (`of_whole`), and shares of
+                 the squared logarithmic error: of the set, of a network on all slices, of a slice on all networks
 
 Anchors are three rows, chosen by their expected time and never judged; they scale estimates as a calibration of the
 device does (`inference/calibrated_estimator.py`); of the spread that `features/device_scale.py` has, two numbers, every
@@ -39,7 +41,7 @@ from threadpoolctl import threadpool_limits
 from cotenant.device_calibration import Anchor, DeviceCalibration
 from cotenant.job_settings import PRECISIONS
 from predictor_service.cross_device.step_model import CrossDeviceStep, load_step_model
-from predictor_service.features.device_scale import AnchorFigures, scale_of
+from predictor_service.features.device_scale import AnchorFigures, DeviceScale, scale_of
 from predictor_service.features.devices import DeviceType
 from predictor_service.inference.calibrated_estimator import CalibratedEstimator
 from predictor_service.inference.job_estimator import JobEstimator
@@ -59,6 +61,7 @@ FloatArray = npt.NDArray[np.float64]
 CONFIDENCE: Final = 0.9
 ANCHORS: Final = 3
 TORCHVISION: Final = "torchvision_bench"
+_WHOLE_SLICE: Final = "MIG 7g.40gb"
 _BASELINES: Final[Mapping[str, Callable[[DeviceType, str], float]]] = {
     "peak": lambda device, precision: device.peak(device.convolution_precision(precision)),
     "bandwidth": lambda device, precision: device.memory_bytes_per_s,
@@ -138,26 +141,26 @@ class _Answer:
 
 def _calibrate(anchors: Sequence[tuple[StepRow, Estimate]]) -> Callable[[Estimate], Estimate]:
     """What the predictor makes of estimates where a calibration holds these anchors."""
-    figures = {
-        str(place): AnchorFigures(step_ms=each.value, memory_bytes=1.0) for place, (_, each) in enumerate(anchors)
-    }
-    measured = tuple(
-        Anchor(
-            network=str(place),
-            graph_sha256="",
-            batch_size=row.batch,
-            step_ms=row.step_ms,
-            memory_peak_bytes=1,
-        )
-        for place, (row, _) in enumerate(anchors)
-    )
-    scale = scale_of(calibration_by(anchors[0][0].device, measured), lambda reference: figures[reference.network])
-    assert scale is not None
+    scale = scale_by(anchors)
 
     def calibrated(estimate: Estimate) -> Estimate:
         return CalibratedEstimator(cast(JobEstimator, _Answer(estimate)), scale, 0.0).step(1)
 
     return calibrated
+
+
+def scale_by(anchors: Sequence[tuple[StepRow, Estimate]]) -> DeviceScale:
+    """The scale that a calibration with these rows as anchors implies, and what a model says of each."""
+    figures = {
+        str(place): AnchorFigures(step_ms=each.value, memory_bytes=1.0) for place, (_, each) in enumerate(anchors)
+    }
+    measured = tuple(
+        Anchor(network=str(place), graph_sha256="", batch_size=row.batch, step_ms=row.step_ms, memory_peak_bytes=1)
+        for place, (row, _) in enumerate(anchors)
+    )
+    scale = scale_of(calibration_by(anchors[0][0].device, measured), lambda reference: figures[reference.network])
+    assert scale is not None
+    return scale
 
 
 def calibration_by(device: str, anchors: Sequence[Anchor]) -> DeviceCalibration:
@@ -307,11 +310,16 @@ def _double_precision(judged: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict
 
 def _miso(root: Path) -> dict[str, Any]:
     """Slices of an A100 by the committed model, which no row of MISO taught."""
-    model, found = load_step_model(), {}
-    rows = read_step_rows(root, ["miso"])
-    for device in sorted({row.device for row in rows}):
-        records: list[dict[str, Any]] = [
-            {"row": row, "measured": row.step_ms, "plain": _ask(model, row)} for row in rows if row.device == device
+    model, rows = load_step_model(), read_step_rows(root, ["miso"])
+    every: list[dict[str, Any]] = [{"row": row, "measured": row.step_ms, "plain": _ask(model, row)} for row in rows]
+    whole = {_place_of(each["row"]): each for each in every if each["row"].device.endswith(_WHOLE_SLICE)}
+    found = {}
+    for device in sorted({each["row"].device for each in every}):
+        records = [each for each in every if each["row"].device == device]
+        both = [(each, whole[_place_of(each["row"])]) for each in records if _place_of(each["row"]) in whole]
+        ratios = [
+            each["plain"].value / of_whole["plain"].value / (each["measured"] / of_whole["measured"])
+            for each, of_whole in both
         ]
         found[device] = {
             "rows": len(records),
@@ -320,8 +328,33 @@ def _miso(root: Path) -> dict[str, Any]:
                 float(np.median([abs(each["plain"].value / each["measured"] - 1) for each in records])), 3
             ),
             "coverage": round(float(np.mean(_covered(records, "plain"))), 3),
+            "upper_per_lower": round(
+                float(np.median([each["plain"].upper / each["plain"].lower for each in records])), 2
+            ),
+            "of_whole_median_ape": round(float(np.median(np.abs(np.array(ratios) - 1))), 3),
         }
-    return found
+    return {**found, "error_shares": _error_shares(every)}
+
+
+def _place_of(row: StepRow) -> tuple[str, int]:
+    return row.architecture, row.batch
+
+
+def _error_shares(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Shares of the mean square of ln(measured / said): of the set, of networks, of slices within them, the rest."""
+    left = np.log([record["measured"] / record["plain"].value for record in records])
+    total, shares = float((left**2).mean()), {}
+    groups = {
+        "set": ["" for _ in records],
+        "network": [record["row"].architecture for record in records],
+        "slice": [record["row"].device for record in records],
+    }
+    for name, keys in groups.items():
+        places = np.unique(keys, return_inverse=True)[1]
+        means = (np.bincount(places, weights=left) / np.bincount(places))[places]
+        shares[name] = round(float((means**2).mean()) / total, 3)
+        left = left - means
+    return {**shares, "rest": round(float((left**2).mean()) / total, 3)}
 
 
 def _bars(by_device: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,9 @@
 What the driver calls "not available" or "not supported" is None here. A device whose handle fails stays in the list as
 unhealthy with the driver's words. Utilization comes from the driver's ring buffer of samples (each reading asks for
 what is newer than the last), memory per process from the list of compute processes; pids are those of the host.
+
+A GPU in MIG mode is offered as the slices that it has, each a device with its own memory; slices are found and never
+made. Drivers say of a slice which processes hold how much of it, and nothing of its utilization and power.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pynvml
@@ -27,6 +31,11 @@ from cotenant_agent.records import (
 )
 
 Value = TypeVar("Value")
+_SLICE_PREFIX = "MIG-"
+_MODE_CHANGED = (
+    "it is in MIG mode and its slices are not offered: make slices (nvidia-smi mig -cgi PROFILES -C) or leave the mode "
+    "(nvidia-smi -mig 0), then start the agent again"
+)
 
 
 @dataclass(slots=True)
@@ -61,7 +70,7 @@ class NvmlInventory:
             pynvml.nvmlInit()
         with _driver_errors("count the GPUs", DeviceError):
             count = pynvml.nvmlDeviceGetCount()
-        devices = [_identify(index) for index in range(count)]
+        devices = [device for index in range(count) for device in _identify(index)]
         self._devices = devices if visible is None else _visible(devices, visible)
         self._driver = str(_ask(pynvml.nvmlSystemGetDriverVersion) or "unknown")
 
@@ -91,6 +100,8 @@ class NvmlInventory:
         unknown = set(gpu_ids) - {device.gpu_id for device in self._devices}
         if unknown:
             raise DeviceError(f"no such GPU on this node: {', '.join(sorted(unknown))}")
+        if len(gpu_ids) > 1 and any(gpu_id.startswith(_SLICE_PREFIX) for gpu_id in gpu_ids):
+            raise DeviceError("CUDA gives a process one slice of a GPU at most: a job on several needs whole GPUs")
         return DeviceBinding(environment={"CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)})
 
     def observe(self, jobs: Mapping[AttemptKey, JobProcesses]) -> InventoryReading:
@@ -128,8 +139,8 @@ class NvmlInventory:
         except pynvml.NVMLError as error:
             device.fault = f"{type(error).__name__.removeprefix('NVMLError_')}: {error}"
             return None
-        device.fault = ""
-        return handle
+        device.fault = _fault_of(device.gpu_id, handle)
+        return None if device.fault else handle
 
     def _usage(self, job: JobProcesses, memory: Mapping[str, Mapping[int, int | None] | None]) -> JobUsage:
         """Memory of the device of which it takes most, mean share of all; one unknown term makes either unknown."""
@@ -166,18 +177,45 @@ def _visible(devices: Sequence[_Device], visible: str) -> list[_Device]:
     return [*found.values()]
 
 
-def _identify(index: int) -> _Device:
+def _identify(index: int) -> list[_Device]:
+    """One GPU by its place in the driver's order; its slices where it is in MIG mode and has any."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        return _Device(
-            gpu_id=pynvml.nvmlDeviceGetUUID(handle),
-            name=pynvml.nvmlDeviceGetName(handle),
-            memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-            index=index,
-            facts=_read_facts(handle),
-        )
+        return [_describe(each, index) for each in _slices_of(handle) or [handle]]
     except pynvml.NVMLError as error:
-        return _Device(gpu_id=f"unidentified-{index}", name="unknown", memory_bytes=0, index=index, fault=str(error))
+        return [_Device(gpu_id=f"unidentified-{index}", name="unknown", memory_bytes=0, index=index, fault=str(error))]
+
+
+def _describe(handle: Any, index: int) -> _Device:  # noqa: ANN401 (an opaque pointer of the library)
+    gpu_id = pynvml.nvmlDeviceGetUUID(handle)
+    return _Device(
+        gpu_id=gpu_id,
+        name=pynvml.nvmlDeviceGetName(handle),
+        memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        index=index,
+        fault=_fault_of(gpu_id, handle),
+        facts=_read_facts(handle),
+    )
+
+
+def _fault_of(gpu_id: str, handle: Any) -> str:  # noqa: ANN401
+    """Why a device that answers takes no job all the same; empty where it does."""
+    return _MODE_CHANGED if not gpu_id.startswith(_SLICE_PREFIX) and _has_slices(handle) else ""
+
+
+def _slices_of(handle: Any) -> list[Any]:  # noqa: ANN401
+    """The slices of a GPU; none where it has none, is not in MIG mode, or has no such mode."""
+    if not _has_slices(handle):
+        return []
+    most = _ask(lambda: int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0
+    found = (_ask(partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)) for place in range(most))
+    return [each for each in found if each is not None]
+
+
+def _has_slices(handle: Any) -> bool:  # noqa: ANN401
+    """Whether a GPU is in MIG mode: CUDA then gives a process one of its slices, and never all of it."""
+    modes = _ask(lambda: pynvml.nvmlDeviceGetMigMode(handle))
+    return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
 
 def _read_facts(handle: Any) -> DeviceFacts | None:  # noqa: ANN401 (an opaque pointer of the library)

@@ -2,7 +2,7 @@
 
 `step_model.json` was made by `python -m predictor_service train-cross-device` from the public sets and comes with the
 program. Its ranges are those of devices that were left out one by one; a device of a generation that taught nothing has
-those of generations that were left out.
+those of generations that were left out, and so has a slice of a device: no slice taught.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CrossDeviceStep:
         networks: Of networks that were measured.
         widths: How far ranges reach below and above, logarithms at `LEVELS`, shape (2, levels), by kind of network, on
             devices of generations that taught.
-        unseen_widths: The same on devices of other generations.
+        unseen_widths: The same on devices of other generations, and on slices.
         script_ms: What measured scripts do in every step beside a bare loop, in training and in inference.
         devices: Types that taught it.
         rows_sha256: Hash of the rows that it was made from.
@@ -117,7 +117,7 @@ class CrossDeviceStep:
         """
         bare_ms, terms = self.bare_ms(work, [kind]), terms_of(work, [kind])
         value, script_ms = self.with_script(bare_ms, [kind]), self.script_of(kind)
-        is_known = kind.device.generation in generations_of(self.devices)
+        is_known = not kind.device.is_slice and kind.device.generation in generations_of(self.devices)
         widths = (self.widths if is_known else self.unseen_widths)[kind_of_network(work)]
         below, above = (math.exp(float(np.interp(confidence, LEVELS, each))) for each in widths)
         lower = np.maximum(np.minimum(value / below, bare_ms), products_at_peak_ms(terms))

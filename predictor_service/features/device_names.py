@@ -19,7 +19,16 @@ from statistics import median
 from typing import Final
 
 from cotenant.device_facts import DeviceFacts
-from predictor_service.errors import UnknownDeviceError, invalid_field
+from predictor_service.errors import invalid_field
+from predictor_service.features.cloud_machines import card_of_machine
+from predictor_service.features.device_refusals import (
+    is_of_another_kind,
+    refuse_other_kind,
+    refuse_several,
+    refuse_slice_without_card,
+    refuse_unknown,
+    shares_memory_of_host,
+)
 from predictor_service.features.devices import (
     DEVICE_TYPES,
     GIBIBYTE,
@@ -28,6 +37,7 @@ from predictor_service.features.devices import (
     DeviceType,
     Generation,
     find_device_type,
+    slice_of,
 )
 
 NAME_CHARACTERS_MAX: Final = 200
@@ -37,10 +47,19 @@ _SIMILAR_RATIO: Final = 0.72
 _SAME_MEMORY_RATIO: Final = 0.12
 _INSIGNIFICANT: Final = frozenset({"nvidia", "geforce", "tesla", "corporation", "gpu", "amd", "instinct", "radeon"})
 _NAMES_ITS_MAKER: Final = re.compile(r"(nvidia|amd|intel)[\s_-]+\S.*", re.IGNORECASE)
+_MEMORY: Final = re.compile(r"\d+gb")
 _MAY_BE_LEFT_OUT: Final = re.compile(r"\d+gb|sxm\d?|pcie|hbm\d?|blackwell|workstation|edition|quadro|generation")
+# RTX 6000 is said of that card as of one three generations older: it is asked back.
+_GENERATION_IN_A_NAME: Final = ("ada", "generation")
 _SERIES: Final = frozenset({"rtx", "gtx", "rx"})
 # What people write, and the full name does not have.
-_ALSO_WRITTEN: Final = {"NVIDIA H100 80GB HBM3": "H100 SXM5 80GB HBM3", "NVIDIA H200": "H200 SXM5 141GB"}
+_ALSO_WRITTEN: Final = {
+    "NVIDIA H100 80GB HBM3": ("H100 SXM5 80GB HBM3", "H100 mega 80GB"),
+    "NVIDIA H200": ("H200 SXM5 141GB",),
+    "NVIDIA B300 SXM6 AC": ("B300",),
+    "AMD Instinct MI250X": ("MI250X MI250",),
+    "AMD Instinct MI300X": ("MI300X OAM",),
+}
 _GENERATION_WORDS: Final = {"ada": Generation.ADA, "blackwell": Generation.BLACKWELL, "instinct": Generation.CDNA}
 _NUMBERED_GENERATIONS: Final = (
     (r"rtx 50\d\d.*", Generation.BLACKWELL),
@@ -71,8 +90,10 @@ _CAPABILITIES: Final = (
 )
 _CORES: Final = ((86, 128), (70, 64), (61, 128), (60, 64), (50, 128), (30, 192))
 # Pages of clouds leave out the word between a card and its slice.
-_SLICE: Final = re.compile(r"(?P<whole>.+?)[\s_-]+(?:mig[\s_-]+)?(?P<slice>(?P<slices>\d)g\.(?P<gigabytes>\d{1,3})gb)")
-_MEMORY_SHARES_OF_SLICES: Final = (1 / 8, 1 / 4, 1 / 2, 1.0)
+_BARE_SLICE: Final = re.compile(r"(?:nvidia\.com/)?(?:mig[\s_-]*)?(?P<slice>(?:\dc\.)?\dg\.\d{1,3}gb\S*)")
+# What labels of Kubernetes add where a card is shared, and managers of clusters and clouds before its name.
+_DECORATION: Final = re.compile(r"^(?:gres[/:])?gpu:|^gpu_\d+x_|[\s_-]+shared$", re.IGNORECASE)
+_SLICE: Final = re.compile(r"(?P<whole>.+?)[\s_-]+(?:mig[\s_-]+)?(?P<slice>(?:\dc\.)?\dg\.\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,21 +135,26 @@ def resolve_device(name: str, memory_bytes: int = 0, facts: DeviceFacts | None =
 
 @lru_cache(maxsize=1024)
 def _resolve(name: str, memory_bytes: int, facts: DeviceFacts | None) -> NamedDevice:
-    found = find_device_type(name)
+    plain = _DECORATION.sub("", name)
+    found = find_device_type(plain)
     if found is None:
-        meant = _meant(name)
+        meant = _meant(plain)
         fitting = meant if len(meant) == 1 else [device for device in meant if _has_memory(device, memory_bytes)]
         if len(fitting) == 1:
             found = fitting[0]
         elif meant:
-            found = _usual(name, fitting if memory_bytes else meant)
+            found = _usual(plain, fitting if memory_bytes else meant)
             if found is None:
-                raise _several(name, meant, memory_bytes)
+                raise refuse_several(name, meant, memory_bytes)
+    if found is None and (bare := _BARE_SLICE.fullmatch(name.lower())):
+        raise refuse_slice_without_card(name, _usual_slices(DEVICE_TYPES.values(), bare["slice"]))
     if found is not None:
         return NamedDevice(device=replace(found, memory_bytes=memory_bytes) if memory_bytes else found)
+    if is_of_another_kind(name) or (not memory_bytes and facts is None and shares_memory_of_host(name)):
+        raise refuse_other_kind(name)
     nearest = tuple(_nearest(name))
     if not memory_bytes and not _NAMES_ITS_MAKER.fullmatch(name):
-        raise _unknown(name, nearest)
+        raise refuse_unknown(name, nearest)
     device = _generic(name, memory_bytes) if facts is None else generic_by_facts(name, memory_bytes, facts)
     return NamedDevice(
         device=device,
@@ -153,12 +179,18 @@ def _meant(name: str) -> list[DeviceType]:
     """The known types that a short name fits."""
     sliced = _SLICE.fullmatch(name.lower())
     if sliced is None:
-        return [DEVICE_TYPES[full] for full in _SHORT_NAMES.get(_compact(name), ())]
+        card = card_of_machine(name) or USUAL_TYPES.get(_compact(name))
+        turned = _SHORT_NAMES.get("".join(_memory_last(_words(name))), (card,) if card else ())
+        return [DEVICE_TYPES[full] for full in _SHORT_NAMES.get(_compact(name), turned)]
     wholes = [DEVICE_TYPES[full] for full in _SHORT_NAMES.get(_compact(sliced["whole"]), ())]
-    slice_bytes = int(sliced["gigabytes"]) * GIBIBYTE
-    wholes = [whole for whole in wholes if _is_slice(slice_bytes / whole.memory_bytes)]
-    found = (find_device_type(f"{whole.name} MIG {sliced['slice']}") for whole in wholes)
-    return [device for device in found if device is not None]
+    return _usual_slices(wholes, sliced["slice"])
+
+
+def _usual_slices(wholes: Iterable[DeviceType], profile: str) -> list[DeviceType]:
+    """Slices of this profile: 1g.10gb is the smallest of an A100 of 80 GB, not the double one of an A100 of 40."""
+    parts = [(whole, part) for whole in wholes if (part := slice_of(whole, profile)) is not None]
+    shares = [part.memory_bytes_per_s / whole.memory_bytes_per_s for whole, part in parts]
+    return [part for share, (_, part) in zip(shares, parts, strict=True) if share <= (1 + 1e-9) * min(shares)]
 
 
 def _usual(name: str, candidates: list[DeviceType]) -> DeviceType | None:
@@ -168,10 +200,6 @@ def _usual(name: str, candidates: list[DeviceType]) -> DeviceType | None:
         return candidates[0]
     sizes = {device.memory_bytes for device in candidates}
     return candidates[0] if len(sizes) == 1 and compact.startswith(tuple(USUAL_TYPES)) else None
-
-
-def _is_slice(memory_ratio: float) -> bool:
-    return any(abs(memory_ratio - share) <= _SAME_MEMORY_RATIO * share for share in _MEMORY_SHARES_OF_SLICES)
 
 
 def _has_memory(device: DeviceType, memory_bytes: int) -> bool:
@@ -188,11 +216,16 @@ def _compact(name: str) -> str:
     return "".join(_words(name))
 
 
+def _memory_last(words: Sequence[str]) -> list[str]:
+    """The words of a name with its memory behind them: some have it before the form (A100 80GB PCIe)."""
+    return sorted(words, key=lambda word: _MEMORY.fullmatch(word) is not None)
+
+
 def _short_names(device: DeviceType) -> Iterator[str]:
     """Every way to write a name with some of what may be left out, in the order of the words."""
     memory = f"{round(device.memory_bytes / GIBIBYTE)}gb"
-    for name in (device.name, *filter(None, [_ALSO_WRITTEN.get(device.name)])):
-        words = _words(name)
+    written = [_words(name) for name in (device.name, *_ALSO_WRITTEN.get(device.name, ()))]
+    for words in (*written, *map(_memory_last, written)):
         ways = [_ways_to_write(word, after) for word, after in zip(words, [*words[1:], ""], strict=True)]
         ways += [_ways_to_write(memory)] * (memory not in words)
         yield from ("".join(chosen) for chosen in product(*ways))
@@ -201,7 +234,7 @@ def _short_names(device: DeviceType) -> Iterator[str]:
 def _ways_to_write(word: str, following: str = "") -> tuple[str, ...]:
     if word in _SERIES and any(character.isdigit() for character in following):
         return word, ""
-    if not _MAY_BE_LEFT_OUT.fullmatch(word):
+    if not _MAY_BE_LEFT_OUT.fullmatch(word) and (word, following) != _GENERATION_IN_A_NAME:
         return (word,)
     if word.endswith("gb"):
         return word, word.removesuffix("gb"), ""
@@ -240,35 +273,8 @@ def _unlikeness_to(name: str) -> Callable[[str], float]:
 
 
 def _sharing_a_word(name: str, pattern: str) -> list[str]:
-    words = {word for word in _words(name) if re.fullmatch(pattern, word)}
+    words = {word for word in _words(name) if re.fullmatch(pattern, word) and not _MEMORY.fullmatch(word)}
     return [full for full in DEVICE_TYPES if words & set(_words(full))]
-
-
-def _several(name: str, candidates: Sequence[DeviceType], memory_bytes: int) -> UnknownDeviceError:
-    listed = ", ".join(device.name for device in candidates)
-    remedy = "name one of them, or state its memory (device_memory_bytes, --device-memory)"
-    if memory_bytes:
-        remedy = (
-            f"none of them has {memory_bytes / GIBIBYTE:.4g} GiB: name one of them in full to be asked about with that "
-            "memory, or a slice by its own name (NVIDIA A100-SXM4-40GB MIG 3g.20gb)"
-        )
-    return UnknownDeviceError(
-        f"device {name!r} may be one of: {listed}",
-        remedy=remedy,
-        details={"field": "device", "candidates": listed},
-    )
-
-
-def _unknown(name: str, nearest: Iterable[str]) -> UnknownDeviceError:
-    listed = ", ".join(nearest)
-    some = ", ".join([STANDIN_DEVICE, *USUAL_TYPES.values()])
-    meant = f"did you mean {listed}?" if listed else f"known: {len(DEVICE_TYPES)} types, among them {some}."
-    return UnknownDeviceError(
-        f"device {name!r} is unknown",
-        remedy=f"{meant} Of any other type state the memory (device_memory_bytes, --device-memory), or write the full "
-        "name with its maker (NVIDIA ...)",
-        details={"field": "device", "candidates": listed},
-    )
 
 
 def _generic(name: str, memory_bytes: int) -> DeviceType:

@@ -11,7 +11,11 @@ chips, which drivers list as several devices, a row is one chip. They anchor pre
 really reached, so an error of some per cent in a peak is learned away for trained devices. `cpu-standin` is one
 processor core standing in for a device; its nominal peaks are round figures of a core with 256-bit vectors.
 
-Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html (shares of MIG slices).
+slice_table.csv has the multiprocessors of slices: of one of a card's slices, of two, and so on. Sevenths they are not:
+an A100 has 108, and its seven slices 14 each.
+
+Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html (cards that have slices, and
+the share of memory, bandwidth and L2 that each is).
 Source: https://cvw.cac.cornell.edu/gpu-architecture/gpu-example-tesla-v100/tensor_cores (64 multiply-adds a cycle).
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html (32-bit convolutions run in TF32 by default on Ampere and
 newer, matrix products do not since 1.12).
@@ -70,6 +74,7 @@ class DeviceType:
         fuses_lstm: Whether an LSTM layer is one call however many steps it has.
         generation: Of its architecture.
         l2_bytes: Last cache that all multiprocessors share; 0 = not known.
+        is_slice: Whether it is a part of a card with memory and multiprocessors of its own (MIG).
     """
 
     name: str
@@ -82,6 +87,7 @@ class DeviceType:
     fuses_lstm: bool = False
     generation: Generation = Generation.UNKNOWN
     l2_bytes: int = 0
+    is_slice: bool = False
 
     def peak(self, precision: str) -> float:
         """Operations per second at a precision; one that the device lacks runs at the fp32 rate."""
@@ -170,12 +176,12 @@ _STANDIN: Final = DeviceType(
 )
 
 
-def _table_rows() -> Iterator[Mapping[str, str]]:
-    text = resources.files(__package__ or "").joinpath("device_table.csv").read_text(encoding="utf-8")
+def _table_rows(name: str) -> Iterator[Mapping[str, str]]:
+    text = resources.files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
     yield from csv.DictReader(text.splitlines())
 
 
-_ROWS: Final = tuple(_table_rows())
+_ROWS: Final = tuple(_table_rows("device_table.csv"))
 _TABLE: Final = (_STANDIN, *map(_read_gpu, _ROWS))
 
 DEVICE_TYPES: Final[Mapping[str, DeviceType]] = {device.name: device for device in _TABLE}
@@ -196,25 +202,80 @@ def find_device_type(name: str) -> DeviceType | None:
 
 @lru_cache(maxsize=256)
 def _find_slice(lowered_name: str) -> DeviceType | None:
-    """The slice of a device that a name states; None where it states none, or more than the device has."""
+    """The slice of a device that a name states; None where it states none, or one that the device cannot have."""
     found = _SLICE.fullmatch(lowered_name)
     whole = _BY_LOWER_NAME.get(found["whole"]) if found else None
-    if found is None or whole is None:
+    return None if found is None or whole is None else slice_of(whole, found["slice"])
+
+
+def slice_of(whole: DeviceType, profile: str) -> DeviceType | None:
+    """The slice of a device by the name of its profile, in small letters; None where the device cannot have it.
+
+    Args:
+        whole: The device.
+        profile: As drivers write it: 3g.20gb, 1g.5gb+me, or 1c.3g.20gb, which computes on one of three slices.
+    """
+    found, counts = SLICE_PROFILE.fullmatch(profile), _MULTIPROCESSORS.get(whole.name, {})
+    if found is None or int(found["slices"]) not in counts:
         return None
-    compute_ratio = int(found["slices"]) / _SLICES_OF_COMPUTE
-    memory_ratio = int(found["gigabytes"]) * GIBIBYTE / whole.memory_bytes
-    if not (0 < compute_ratio <= 1 and 0 < memory_ratio <= 1):
+    gigabytes, slices = int(found["gigabytes"]), int(found["slices"])
+    computing, share = int(found["computing"] or slices), _memory_share(gigabytes, whole)
+    is_part = computing in counts and (computing < slices or not found["computing"])
+    if not is_part or share not in _MEMORY_SHARES[len(counts)][slices]:
         return None
+    of_it = f"{computing}c." if found["computing"] else ""
+    count = counts[computing] if of_it or share == _MEMORY_SHARES[len(counts)][slices][0] else _DOUBLED[whole.name]
+    return _cut(whole, f"MIG {of_it}{slices}g.{gigabytes}gb", count, share, gigabytes)
+
+
+def _cut(whole: DeviceType, profile: str, multiprocessors: int, memory_share: float, gigabytes: int) -> DeviceType:
+    compute_share = multiprocessors / whole.multiprocessors
     return replace(
         whole,
-        name=f"{whole.name} MIG {found['slices']}g.{found['gigabytes']}gb",
-        memory_bytes=int(found["gigabytes"]) * GIBIBYTE,
-        peak_flops={precision: compute_ratio * rate for precision, rate in whole.peak_flops.items()},
-        memory_bytes_per_s=memory_ratio * whole.memory_bytes_per_s,
-        multiprocessors=int(compute_ratio * whole.multiprocessors),
+        name=f"{whole.name} {profile}",
+        memory_bytes=min(int(_LISTED_GIB.get(gigabytes, gigabytes) * GIBIBYTE), whole.memory_bytes),
+        peak_flops={precision: compute_share * rate for precision, rate in whole.peak_flops.items()},
+        memory_bytes_per_s=memory_share * whole.memory_bytes_per_s,
+        multiprocessors=multiprocessors,
+        l2_bytes=int(memory_share * whole.l2_bytes),
+        is_slice=True,
     )
 
 
+def _memory_share(gigabytes: int, whole: DeviceType) -> float:
+    """Which share of the memory of a card a profile has: its name rounds, and drivers report less; 0 = no such one."""
+    share = gigabytes * GIBIBYTE / whole.memory_bytes
+    near = min(_SHARES, key=lambda known: abs(share / known - 1))
+    return near if abs(share / near - 1) <= _ROUNDED_RATIO else 0.0
+
+
 _BY_LOWER_NAME: Final = {device.name.lower(): device for device in _TABLE}
-_SLICES_OF_COMPUTE: Final = 7
-_SLICE: Final = re.compile(r"(?P<whole>.+) mig (?P<slices>\d)g\.(?P<gigabytes>\d{1,3})gb", re.ASCII)
+_SIZES: Final[Mapping[int, tuple[int, ...]]] = {3: (1, 2, 4), 5: (1, 2, 3, 4, 7)}
+"""Sizes that slices have, by how many sizes there are: of cards of four slices, and of seven."""
+_SLICE_ROWS: Final = tuple(_table_rows("slice_table.csv"))
+_MULTIPROCESSORS: Final[Mapping[str, Mapping[int, int]]] = {
+    row["name"]: dict(zip(_SIZES[len(counts)], counts, strict=True))
+    for row in _SLICE_ROWS
+    if (counts := [int(count) for count in row["multiprocessors"].split()])
+}
+"""Of slices, by the name of the card and the size; cards that have no slices are not in it."""
+_DOUBLED: Final = {
+    row["name"]: int(row["with_twice_the_memory"] or row["multiprocessors"].split()[0]) for row in _SLICE_ROWS
+}
+"""Multiprocessors of the smallest slice where it has twice the usual memory, by the name of the card."""
+_MEMORY_SHARES: Final[Mapping[int, Mapping[int, tuple[float, ...]]]] = {
+    3: {1: (1 / 4,), 2: (1 / 2,), 4: (1.0,)},
+    5: {1: (1 / 8, 1 / 4), 2: (1 / 4,), 3: (1 / 2,), 4: (1 / 2,), 7: (1.0,)},
+}
+"""The shares of memory that go with each size, the usual one first."""
+_SHARES: Final = (1 / 8, 1 / 4, 1 / 2, 1.0)
+_ROUNDED_RATIO: Final = 0.12
+_LISTED_GIB: Final[Mapping[int, float]] = {
+    5: 4.75, 6: 5.81, 10: 9.75, 12: 11.69, 18: 16.0, 20: 19.62, 24: 23.62, 40: 39.5, 48: 47.38, 80: 79.25, 96: 95.12,
+}  # fmt: skip
+"""What drivers list for a profile, by the number in its name; of others the number."""
+SLICE_PROFILE: Final = re.compile(
+    r"(?:(?P<computing>\d)c\.)?(?P<slices>\d)g\.(?P<gigabytes>\d{1,3})gb(?:[+.-](?:me|gfx)(?:\.all)?)?", re.ASCII
+)
+"""A profile's name. Engines for video and graphics, which some add or leave out, change no step."""
+_SLICE: Final = re.compile(r"(?P<whole>.+) mig (?P<slice>\S+)")

@@ -82,7 +82,7 @@ def test_an_untrained_device_is_answered_from_its_peaks_and_says_so(ask: Ask) ->
     [
         ({"batch": 0}, "from 1 to 1000000"),
         ({"batch": 10**9}, "from 1 to 1000000"),
-        ({"device": "Abacus"}, "known: 89 types, among them cpu-standin"),
+        ({"device": "Abacus"}, "known: 125 types, among them cpu-standin"),
         ({"onnx_graph": b"\x00\x01"}, "onnx"),
         ({"onnx_graph": b"", "graph_sha256": "0" * 64}, "UploadGraph"),
         ({"micro_batch_sizes": [64]}, "more than the batch of 32"),

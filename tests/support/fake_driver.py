@@ -38,6 +38,15 @@ class FakeDriver:
         self._lines.append(f"gpu {uuid} FakeGPU {total_bytes} {used_bytes} {percent} 250000")
         self._store()
 
+    def add_slice(self, gpu: str, uuid: str, *, total_bytes: int, used_bytes: int = 0) -> None:
+        self._lines.append(f"slice {uuid} FakeGPU_MIG_1g.5gb {total_bytes} {used_bytes} {gpu}")
+        self._store()
+
+    def cut(self, uuid: str) -> None:
+        """Put a GPU into MIG mode."""
+        self._lines.append(f"mig {uuid}")
+        self._store()
+
     def add_process(self, uuid: str, pid: int, *, used_bytes: int, percent: int) -> None:
         self._lines.append(f"process {uuid} {pid} {used_bytes} {percent}")
         self._store()

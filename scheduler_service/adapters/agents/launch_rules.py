@@ -29,6 +29,8 @@ SERVER_PROCESSES = "parameter_servers"
 """What an agent says of its node that starts parameter servers."""
 SPREAD_SERVERS = "parameter_servers_across_nodes"
 """The same of a gang across nodes, each of which starts some of them."""
+_SLICE_PREFIX = "MIG-"
+"""Of the UUIDs that drivers give slices of a GPU."""
 _SHOWN_MAX = 5
 _SHOWN_CHARACTERS_MAX = 200
 _AGENT = "python -m cotenant_agent run"
@@ -159,8 +161,12 @@ def gpus_at_least(spec: scheduling_pb2.JobSpec) -> int:
 
 
 def gpus_of_one_kind(node: Node) -> int:
-    """Return how many GPUs of one kind a node has, whether they are healthy now or not."""
-    return max(Counter(map(kind_of, node.gpus)).values(), default=0)
+    """Return how many GPUs of one kind a node can give a job, whether they are healthy now or not.
+
+    Of slices it is one: CUDA gives a process no more.
+    """
+    whole = Counter(kind_of(gpu) for gpu in node.gpus if not gpu.gpu_id.startswith(_SLICE_PREFIX))
+    return max(whole.values(), default=min(len(node.gpus), 1))
 
 
 def _some(names: Collection[str]) -> str:

@@ -4,6 +4,8 @@
  * the machine by writing a file. One word per kind of line:
  *
  *   gpu UUID NAME TOTAL_BYTES USED_BYTES UTILIZATION_PERCENT MILLIWATTS
+ *   slice UUID NAME TOTAL_BYTES USED_BYTES GPU   (of a GPU that is in MIG mode; by the GPU's UUID)
+ *   mig UUID                                     (the GPU is in MIG mode)
  *   process UUID PID USED_BYTES SM_PERCENT       (USED_BYTES -1: the driver does not report it)
  *   lost UUID                                    (the device has fallen off the bus)
  *   unsupported FUNCTION                         (that call answers "not supported")
@@ -27,10 +29,10 @@ enum {
 #define LIMIT 16
 
 typedef struct {
-    char uuid[96], name[96];
+    char uuid[96], name[96], parent[96];
     unsigned long long total, used;
     unsigned int utilization, milliwatts;
-    int lost;
+    int lost, mig;
 } Gpu;
 
 typedef struct {
@@ -41,10 +43,10 @@ typedef struct {
 } Process;
 
 typedef struct {
-    Gpu gpus[LIMIT];
+    Gpu gpus[LIMIT], slices[LIMIT];
     Process processes[LIMIT];
     char unsupported[LIMIT][96];
-    int gpu_count, process_count, unsupported_count, broken;
+    int gpu_count, slice_count, process_count, unsupported_count, broken;
     unsigned long long now_us;
 } State;
 
@@ -77,7 +79,7 @@ typedef struct {
     unsigned int gpu, memory;
 } Utilization;
 
-static char handles[LIMIT][96];
+static char handles[LIMIT][96], slice_handles[LIMIT][96];
 
 static State read_state(void)
 {
@@ -90,11 +92,19 @@ static State read_state(void)
         return state;
     while (fgets(line, sizeof line, file)) {
         Gpu *gpu = &state.gpus[state.gpu_count % LIMIT];
+        Gpu *slice = &state.slices[state.slice_count % LIMIT];
         Process *process = &state.processes[state.process_count % LIMIT];
         if (sscanf(line, "gpu %95s %95s %llu %llu %u %u", gpu->uuid, gpu->name, &gpu->total, &gpu->used,
                    &gpu->utilization, &gpu->milliwatts) == 6)
             state.gpu_count++;
-        else if (sscanf(line, "process %95s %u %lld %u", process->uuid, &process->pid, &process->used,
+        else if (sscanf(line, "slice %95s %95s %llu %llu %95s", slice->uuid, slice->name, &slice->total, &slice->used,
+                        slice->parent) == 5)
+            state.slice_count++;
+        else if (sscanf(line, "mig %95s", first) == 1) {
+            for (int i = 0; i < state.gpu_count; i++)
+                if (!strcmp(state.gpus[i].uuid, first))
+                    state.gpus[i].mig = 1;
+        } else if (sscanf(line, "process %95s %u %lld %u", process->uuid, &process->pid, &process->used,
                         &process->sm) == 4)
             state.process_count++;
         else if (sscanf(line, "unsupported %95s", first) == 1)
@@ -124,6 +134,11 @@ static int look_up(const char *function, void *device, State *state, Gpu **found
             *found = &state->gpus[i];
             return state->gpus[i].lost ? GPU_IS_LOST : SUCCESS;
         }
+    for (int i = 0; i < state->slice_count; i++)
+        if (!strcmp(state->slices[i].uuid, (const char *)device)) {
+            *found = &state->slices[i];
+            return SUCCESS;
+        }
     return INVALID_ARGUMENT;
 }
 
@@ -133,6 +148,11 @@ static int look_up(const char *function, void *device, State *state, Gpu **found
     int result = look_up(__func__, device, &state, &gpu); \
     if (result != SUCCESS) \
     return result
+
+#define LOOK_UP_WHOLE(device) \
+    LOOK_UP(device); \
+    if (gpu->parent[0]) \
+    return NOT_SUPPORTED
 
 int nvmlInitWithFlags(unsigned int flags)
 {
@@ -172,7 +192,36 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
     for (int i = 0; i < state.gpu_count; i++)
         if (!strcmp(state.gpus[i].uuid, uuid))
             return nvmlDeviceGetHandleByIndex_v2((unsigned int)i, device);
+    for (int i = 0; i < state.slice_count; i++)
+        if (!strcmp(state.slices[i].uuid, uuid)) {
+            strcpy(slice_handles[i], uuid);
+            *device = slice_handles[i];
+            return SUCCESS;
+        }
     return NOT_FOUND;
+}
+
+int nvmlDeviceGetMigMode(void *device, unsigned int *current, unsigned int *pending)
+{
+    LOOK_UP_WHOLE(device);
+    *current = *pending = (unsigned int)gpu->mig;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned int *count)
+{
+    LOOK_UP_WHOLE(device);
+    *count = 7;
+    return SUCCESS;
+}
+
+/* Places without a slice are not at the end: a slice is at its place in the file among those of all GPUs. */
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned int index, void **slice)
+{
+    LOOK_UP_WHOLE(device);
+    if ((int)index >= state.slice_count || strcmp(state.slices[index].parent, gpu->uuid))
+        return NOT_FOUND;
+    return nvmlDeviceGetHandleByUUID(state.slices[index].uuid, slice);
 }
 
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned int length)
@@ -200,7 +249,7 @@ int nvmlDeviceGetMemoryInfo(void *device, Memory *memory)
 
 int nvmlDeviceGetUtilizationRates(void *device, Utilization *utilization)
 {
-    LOOK_UP(device);
+    LOOK_UP_WHOLE(device);
     utilization->gpu = gpu->utilization;
     utilization->memory = 0;
     return SUCCESS;
@@ -208,7 +257,7 @@ int nvmlDeviceGetUtilizationRates(void *device, Utilization *utilization)
 
 int nvmlDeviceGetPowerUsage(void *device, unsigned int *milliwatts)
 {
-    LOOK_UP(device);
+    LOOK_UP_WHOLE(device);
     *milliwatts = gpu->milliwatts;
     return SUCCESS;
 }
@@ -216,7 +265,7 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned int *milliwatts)
 int nvmlDeviceGetSamples(void *device, int kind, unsigned long long since_us, int *value_type, unsigned int *count,
                          Sample *samples)
 {
-    LOOK_UP(device);
+    LOOK_UP_WHOLE(device);
     (void)kind;
     if (state.now_us <= since_us)
         return NOT_FOUND;
@@ -252,7 +301,7 @@ int nvmlDeviceGetProcessUtilization(void *device, ProcessSample *samples, unsign
                                     unsigned long long since_us)
 {
     unsigned int room = samples ? *count : 0, needed = 0;
-    LOOK_UP(device);
+    LOOK_UP_WHOLE(device);
     for (int i = 0; i < state.process_count; i++) {
         Process *process = &state.processes[i];
         if (strcmp(process->uuid, gpu->uuid) || process->sm == 0 || state.now_us <= since_us)

@@ -66,6 +66,67 @@ def test_a_gpu_that_was_given_and_is_not_here_is_an_error_that_names_it(driver: 
         NvmlInventory(visible=visible)
 
 
+@pytest.fixture
+def sliced(driver: FakeDriver) -> FakeDriver:
+    driver.add_gpu("GPU-b", total_bytes=80 << 30)
+    driver.cut("GPU-a")
+    driver.add_slice("GPU-a", "MIG-a1", total_bytes=5 << 30, used_bytes=1 << 30)
+    driver.add_slice("GPU-a", "MIG-a2", total_bytes=10 << 30)
+    return driver
+
+
+def test_a_gpu_in_mig_mode_is_offered_as_its_slices_each_with_its_own_memory(sliced: FakeDriver) -> None:
+    inventory = NvmlInventory()
+    found = [(gpu.gpu_id, gpu.device, gpu.memory_bytes, gpu.healthy) for gpu in inventory.describe()]
+    assert found == [
+        ("MIG-a1", "FakeGPU_MIG_1g.5gb", 5 << 30, True),
+        ("MIG-a2", "FakeGPU_MIG_1g.5gb", 10 << 30, True),
+        ("GPU-b", "FakeGPU", 80 << 30, True),
+    ]
+    assert inventory.bind(["MIG-a2"]).environment == {"CUDA_VISIBLE_DEVICES": "MIG-a2"}
+    inventory.close()
+
+
+def test_a_slice_is_read_as_far_as_drivers_speak_of_slices(sliced: FakeDriver) -> None:
+    sliced.add_process("MIG-a1", 10, used_bytes=1 << 29, percent=40)
+    inventory = NvmlInventory()
+    slice_job = JobProcesses(gpu_ids=("MIG-a1",), pids=(10,))
+    found = inventory.observe({KEY: slice_job})
+    reading = found.gpus[0]
+    assert (reading.gpu_id, reading.healthy, reading.memory_used_bytes) == ("MIG-a1", True, 1 << 30)
+    assert (reading.utilization_ratio, reading.power_watts) == (None, None)
+    assert (found.jobs[KEY].memory_bytes, found.jobs[KEY].utilization_ratio) == (1 << 29, None)
+    assert inventory.users() == {"MIG-a1": frozenset({10}), "MIG-a2": frozenset(), "GPU-b": frozenset()}
+    inventory.close()
+
+
+def test_an_agent_that_was_given_one_slice_offers_that_one(sliced: FakeDriver) -> None:
+    inventory = NvmlInventory(visible="MIG-a2")
+    assert [gpu.gpu_id for gpu in inventory.describe()] == ["MIG-a2"]
+    inventory.close()
+
+
+def test_a_job_is_given_one_slice_at_most(sliced: FakeDriver) -> None:
+    inventory = NvmlInventory()
+    for gpu_ids in (["MIG-a1", "MIG-a2"], ["GPU-b", "MIG-a1"]):
+        with pytest.raises(DeviceError, match="one slice of a GPU at most"):
+            inventory.bind(gpu_ids)
+    inventory.close()
+
+
+def test_a_gpu_that_is_cut_without_slices_or_after_the_start_takes_no_job_and_says_why(driver: FakeDriver) -> None:
+    before = NvmlInventory()
+    driver.cut("GPU-a")
+    after = NvmlInventory()
+    assert [gpu.healthy for gpu in after.describe()] == [False]
+    for inventory in (before, after):
+        (reading,) = inventory.observe({}).gpus
+        assert (reading.gpu_id, reading.healthy) == ("GPU-a", False)
+        assert "MIG mode" in reading.fault
+        assert "start the agent again" in reading.fault
+        inventory.close()
+
+
 def test_a_device_is_read_in_our_units(inventory: NvmlInventory) -> None:
     (reading,) = inventory.observe({}).gpus
     assert reading.memory_used_bytes == 5 << 30

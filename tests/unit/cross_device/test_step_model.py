@@ -11,7 +11,7 @@ from predictor_service.cross_device.known_networks import NO_NETWORKS
 from predictor_service.cross_device.step_model import LEVELS, CrossDeviceStep, answers_for, load_step_model
 from predictor_service.cross_device.step_physics import COEFFICIENTS, StepKind
 from predictor_service.errors import ModelError
-from predictor_service.features.devices import DEVICE_TYPES
+from predictor_service.features.devices import DEVICE_TYPES, find_device_type
 from tests.support.cases import for_each
 from tests.unit.cross_device.test_step_physics import A100, step_work
 
@@ -100,6 +100,17 @@ def test_a_usual_step_has_what_scripts_do_and_its_ends_reach_as_far_as_was_learn
     below, above = (np.interp(0.9, LEVELS, side) for side in model.widths["convolutional"])
     assert np.log(usual.value / usual.lower)[0] == pytest.approx(below)
     assert np.log(usual.upper / usual.value)[0] == pytest.approx(above)
+
+
+def test_a_slice_of_a_measured_generation_has_the_range_of_a_generation_that_taught_nothing() -> None:
+    """No slice taught. Those of MISO's A100 held half of its rows in the range of whole cards."""
+    model, part = load_step_model(), find_device_type(f"{A100.name} MIG 3g.20gb")
+    assert part is not None
+    work = step_work(64)
+    found = model.estimate(work, StepKind(device=part, precision="fp32", is_training=True), 0.9)
+    below, above = (np.interp(0.9, LEVELS, side) for side in model.unseen_widths["convolutional"])
+    assert np.log(found.value / found.lower)[0] == pytest.approx(below)
+    assert np.log(found.upper / found.value)[0] == pytest.approx(above)
 
 
 def test_what_scripts_do_never_makes_a_longer_step_look_shorter() -> None:

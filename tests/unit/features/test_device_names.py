@@ -44,6 +44,33 @@ from tests.support.cases import for_each
         ("a100-sxm4-40gb mig 2g.10gb", "NVIDIA A100-SXM4-40GB MIG 2g.10gb"),
         ("B200 1g.23gb", "NVIDIA B200 MIG 1g.23gb"),
         ("NVIDIA-A100-SXM4-40GB-MIG-3g.20gb", "NVIDIA A100-SXM4-40GB MIG 3g.20gb"),
+        ("A100 1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
+        ("a100-mig-1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb+me", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
+        ("A100 1g.10gb", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"),
+        ("A100 40GB 1g.10gb", "NVIDIA A100-SXM4-40GB MIG 1g.10gb"),
+        ("H200 7g.141gb", "NVIDIA H200 MIG 7g.141gb"),
+        ("k40", "Tesla K40m"),
+        ("A100 PCIe 80GB", "NVIDIA A100 80GB PCIe"),
+        ("A100-PCIE-80GB", "NVIDIA A100 80GB PCIe"),
+        ("H100 80GB PCIe", "NVIDIA H100 PCIe"),
+        ("H200 NVL", "NVIDIA H200 NVL"),
+        ("B300", "NVIDIA B300 SXM6 AC"),
+        ("NVIDIA A800-SXM4-80GB", "NVIDIA A800-SXM4-80GB"),
+        ("AMD Instinct MI250X / MI250", "AMD Instinct MI250X"),
+        ("AMD Instinct MI300X OAM", "AMD Instinct MI300X"),
+        ("L20", "NVIDIA L20"),
+        ("MI355X", "AMD Instinct MI355X"),
+        ("TITAN X (Pascal)", "NVIDIA TITAN X (Pascal)"),
+        ("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation"),
+        ("nvidia-h100-mega-80gb", "NVIDIA H100 80GB HBM3"),
+        ("nvidia-rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"),
+        ("NVIDIA-A100-SXM4-40GB-SHARED", "NVIDIA A100-SXM4-40GB"),
+        ("Tesla-T4-SHARED", "Tesla T4"),
+        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
+        ("gpu_1x_h100_pcie", "NVIDIA H100 PCIe"),
+        ("gpu_8x_a100_80gb_sxm4", "NVIDIA A100-SXM4-80GB"),
+        ("gres/gpu:a100", "NVIDIA A100-SXM4-40GB"),
     ],
 )
 def test_a_short_name_means_the_full_one(name: str, full: str) -> None:
@@ -62,6 +89,11 @@ def test_every_full_name_means_itself(full: str) -> None:
         ("a100 pcie", {"NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"}),
         ("V100 PCIe", {"Tesla V100-PCIE-16GB", "Tesla V100-PCIE-32GB"}),
         ("V100-SXM2", {"Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB"}),
+        ("RTX 6000", {"Quadro RTX 6000", "NVIDIA RTX 6000 Ada Generation"}),
+        ("RTX 5000", {"Quadro RTX 5000", "NVIDIA RTX 5000 Ada Generation"}),
+        ("A800", {"NVIDIA A800-SXM4-80GB", "NVIDIA A800 80GB PCIe"}),
+        ("nvidia.com/mig-1g.5gb", {"NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-PCIE-40GB MIG 1g.5gb"}),
+        ("MIG 1g.6gb", {"NVIDIA A30 MIG 1g.6gb"}),
     ],
 )
 def test_a_name_of_several_types_is_asked_back_with_all_of_them(name: str, candidates: set[str]) -> None:
@@ -71,9 +103,41 @@ def test_a_name_of_several_types_is_asked_back_with_all_of_them(name: str, candi
     assert all(candidate in str(caught.value) for candidate in candidates)
 
 
+@for_each("name", ["MIG 1g.5gb", "nvidia.com/mig-1g.5gb", "mig-3g.20gb"])
+def test_a_slice_of_no_card_is_asked_back_whatever_its_memory(name: str) -> None:
+    with pytest.raises(UnknownDeviceError, match="slice of a card that is not named") as caught:
+        resolve_device(name, 5 * GIBIBYTE)
+    assert "name it with its card" in str(caught.value.remedy)
+
+
+@for_each(
+    "name", ["TPU v4", "tpu-v5-lite-podslice", "Gaudi2", "Intel Gaudi 3", "Trainium", "trn1.32xlarge", "inf2.xlarge"]
+)
+@pytest.mark.parametrize("memory_bytes", [0, 96 * GIBIBYTE])
+def test_what_is_no_gpu_is_never_answered_as_one(name: str, memory_bytes: int) -> None:
+    with pytest.raises(UnknownDeviceError, match="nothing was measured"):
+        resolve_device(name, memory_bytes)
+
+
+@for_each("name", ["NVIDIA Jetson AGX Orin", "Jetson Orin Nano", "Apple M2 Ultra", "mps", "Orin", "NVIDIA Thor"])
+def test_a_gpu_on_the_chip_of_its_host_is_taken_for_a_middling_card_only_where_its_memory_is_stated(name: str) -> None:
+    with pytest.raises(UnknownDeviceError, match="nothing was measured") as caught:
+        resolve_device(name)
+    assert "--device-memory" in str(caught.value.remedy)
+    assert resolve_device(name, 32 * GIBIBYTE).is_generic
+
+
+@for_each("name", ["A30 7g.24gb", "V100 1g.2gb", "RTX 4090 1g.3gb", "A100 5g.20gb", "A30X", "H10", "GRID A100-10C"])
+def test_what_a_known_card_only_resembles_is_asked_back_and_not_taken_for_it(name: str) -> None:
+    with pytest.raises(UnknownDeviceError, match="did you mean"):
+        resolve_device(name)
+
+
 @pytest.mark.parametrize(
     ("name", "memory_bytes", "full"),
     [
+        ("RTX 6000", 48 * GIBIBYTE, "NVIDIA RTX 6000 Ada Generation"),
+        ("RTX 6000", 24 * GIBIBYTE, "Quadro RTX 6000"),
         ("V100", 16 * GIBIBYTE, "Tesla V100-SXM2-16GB"),
         ("V100", 32 * 10**9, "Tesla V100-SXM2-32GB"),
         ("V100", 32_510 << 20, "Tesla V100-SXM2-32GB"),
@@ -108,6 +172,7 @@ def test_other_memory_than_the_usual_does_not_make_a_known_type_unknown() -> Non
     [
         ("rtx 4900", "NVIDIA GeForce RTX 4090"),
         ("rtx 9990", "NVIDIA GeForce RTX 5090"),
+        ("RTX 4060 Ti 16GB", "NVIDIA GeForce RTX 4060 Ti"),
         ("h20o", "NVIDIA H200"),
         ("GTX 1081", "NVIDIA GeForce GTX 1080 Ti"),
         ("titan", "NVIDIA TITAN V"),

@@ -14,27 +14,72 @@ from tests.support.cases import for_each
 A100 = "NVIDIA A100-SXM4-40GB"
 
 
-def test_a_slice_of_a_device_has_its_share_of_the_peaks() -> None:
-    whole, part = DEVICE_TYPES[A100], find_device_type(f"{A100} MIG 3g.20gb")
+@for_each(
+    ("profile", "multiprocessors", "memory_gib", "bandwidth_share"),
+    [
+        (f"{A100} MIG 1g.5gb", 14, 4.75, 1 / 8),
+        (f"{A100} MIG 1g.5gb+me", 14, 4.75, 1 / 8),
+        (f"{A100} MIG 1g.10gb", 14, 9.75, 1 / 4),
+        (f"{A100} MIG 2g.10gb", 28, 9.75, 1 / 4),
+        (f"{A100} MIG 3g.20gb", 42, 19.62, 1 / 2),
+        (f"{A100} MIG 4g.20gb", 56, 19.62, 1 / 2),
+        (f"{A100} MIG 7g.40gb", 98, 39.5, 1),
+        (f"{A100} MIG 1c.3g.20gb", 14, 19.62, 1 / 2),
+        ("NVIDIA A30 MIG 1g.6gb", 14, 5.81, 1 / 4),
+        ("NVIDIA A30 MIG 4g.24gb", 56, 23.62, 1),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, 9.75, 1 / 8),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.20gb", 26, 19.62, 1 / 4),
+        ("NVIDIA H100 PCIe MIG 3g.40gb", 46, 39.5, 1 / 2),
+        ("NVIDIA H200 MIG 7g.141gb", 132, 140, 1),
+        ("NVIDIA B200 MIG 7g.180gb", 126, 179, 1),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition MIG 2g.48gb-me", 94, 47.38, 1 / 2),
+    ],
+)
+def test_a_slice_has_what_its_driver_lists(
+    profile: str, multiprocessors: int, memory_gib: float, bandwidth_share: float
+) -> None:
+    part = find_device_type(profile)
     assert part is not None
-    assert part.name == f"{A100} MIG 3g.20gb"
-    assert part.peak("fp32") == pytest.approx(3 / 7 * whole.peak("fp32"))
-    assert part.memory_bytes_per_s == pytest.approx(whole.memory_bytes_per_s / 2)
-    assert part.memory_bytes == 20 * GIBIBYTE
-    assert find_device_type(f" {A100.lower()} mig 3g.20GB") == part
+    whole = DEVICE_TYPES[part.name.split(" MIG ")[0]]
+    assert (part.multiprocessors, part.is_slice, part.generation) == (multiprocessors, True, whole.generation)
+    assert part.memory_bytes == pytest.approx(memory_gib * GIBIBYTE)
+    assert part.memory_bytes_per_s == pytest.approx(bandwidth_share * whole.memory_bytes_per_s)
+    assert part.l2_bytes == pytest.approx(bandwidth_share * whole.l2_bytes)
+    assert {precision: part.peak(precision) / rate for precision, rate in whole.peak_flops.items()} == pytest.approx(
+        dict.fromkeys(whole.peak_flops, multiprocessors / whole.multiprocessors)
+    )
+
+
+def test_a_slice_is_found_whatever_the_case_of_its_name() -> None:
+    assert find_device_type(f" {A100.lower()} mig 3g.20GB") == find_device_type(f"{A100} MIG 3g.20gb") is not None
 
 
 @for_each(
     "name",
     ["", "MIG 1g.5gb", "unheard-of MIG 1g.5gb", f"{A100} MIG 8g.40gb", f"{A100} MIG 0g.5gb", f"{A100} MIG 1g.80gb",
-     f"{A100} MIG 1g.0gb", f"{A100} MIG 1g.5gb MIG 1g.5gb", f"{A100} MIG", f"{A100} MIG 1c.1g.5gb"],
+     f"{A100} MIG 1g.0gb", f"{A100} MIG 1g.5gb MIG 1g.5gb", f"{A100} MIG", f"{A100} MIG 1c.1g.5gb",
+     f"{A100} MIG 5g.20gb", f"{A100} MIG 2g.20gb", f"{A100} MIG 4c.3g.20gb", f"{A100} MIG 1g.5gb+x",
+     "NVIDIA A30 MIG 3g.12gb", "NVIDIA A30 MIG 7g.24gb", "Tesla V100-SXM2-16GB MIG 1g.2gb",
+     "NVIDIA GeForce RTX 4090 MIG 1g.3gb"],
 )  # fmt: skip
 def test_what_is_no_slice_of_a_known_device_has_no_peaks(name: str) -> None:
     assert find_device_type(name) is None
 
 
+def test_every_card_with_slices_is_known_and_its_slices_are_never_larger_than_it() -> None:
+    text = resources.files("predictor_service.features").joinpath("slice_table.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    assert len({row["name"] for row in rows}) == len(rows) > 15
+    for row in rows:
+        counts = [int(count) for count in row["multiprocessors"].split()]
+        assert counts == sorted(counts)
+        assert counts[-1] <= DEVICE_TYPES[row["name"]].multiprocessors
+        assert row["source"]
+
+
 WITH_64_BIT_MATRIX_UNITS = (
-    "NVIDIA A30", "NVIDIA A100", "NVIDIA H100", "NVIDIA GH200", "NVIDIA H200", "AMD Instinct MI2", "AMD Instinct MI3",
+    "NVIDIA A30", "NVIDIA A100", "NVIDIA A800", "NVIDIA H100", "NVIDIA GH200", "NVIDIA H200", "AMD Instinct MI2",
+    "AMD Instinct MI300", "AMD Instinct MI325",
 )  # fmt: skip
 CUT = ("NVIDIA H20", "AMD Radeon")
 
@@ -86,7 +131,7 @@ def test_cards_before_ampere_are_no_faster_in_bf16_than_in_32_bits(device: str, 
 
 
 def test_the_table_has_the_types_that_people_own_and_every_row_states_its_source() -> None:
-    assert len(DEVICE_TYPES) >= 46
+    assert len(DEVICE_TYPES) >= 125
     text = resources.files("predictor_service.features").joinpath("device_table.csv").read_text(encoding="utf-8")
     rows = list(csv.DictReader(text.splitlines()))
     assert len({row["name"] for row in rows}) == len(rows) == len(DEVICE_TYPES) - 1

@@ -73,6 +73,17 @@ def test_without_a_model_no_range_is_called_calibrated(untrained: Predictor, dev
     assert all(point.memory_bytes.range_not_calibrated for point in message.micro_batches)
 
 
+def test_a_slice_is_busier_slower_and_sooner_full_than_its_card(untrained: Predictor) -> None:
+    """By its own peaks and memory: nothing that was learned of whole cards is taken for it."""
+    whole, part = (ask(untrained, CONVOLVING, device, batch=8) for device in (A100, f"{A100} MIG 1g.5gb"))
+    assert part.utilization_ratio.value > 1.05 * whole.utilization_ratio.value
+    assert part.step_ms.value > 1.2 * whole.step_ms.value
+    assert part.step_ms.upper / part.step_ms.lower > 1.2 * whole.step_ms.upper / whole.step_ms.lower
+    assert part.memory_bytes.value == whole.memory_bytes.value
+    assert None not in (part.largest_batch_that_fits, whole.largest_batch_that_fits)
+    assert 4 * (part.largest_batch_that_fits or 0) < (whole.largest_batch_that_fits or 0)
+
+
 def test_step_times_of_a_whole_device_of_a_measured_generation_have_ranges_that_held_on_devices_left_out(
     untrained: Predictor,
 ) -> None:

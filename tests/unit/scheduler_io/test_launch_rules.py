@@ -62,6 +62,14 @@ def test_a_job_with_ranks_runs_where_the_agent_starts_them(enforcements: tuple[s
     assert not list(node_obstacles(node("n", 2), None, job_spec(gpus=2)))
 
 
+def test_a_job_on_several_gpus_is_refused_where_there_are_only_slices_of_them() -> None:
+    cut = node("n", [gpu("MIG-1"), gpu("MIG-2"), gpu("MIG-3")])
+    assert [one.finding for one in node_obstacles(cut, None, job_spec(gpus=2))] == ["has 1 GPU of one kind, not 2"]
+    assert not list(node_obstacles(cut, None, job_spec()))
+    mixed = node("n", [gpu("MIG-1"), gpu("MIG-2"), gpu("GPU-1", device="whole"), gpu("GPU-2", device="whole")])
+    assert not list(node_obstacles(mixed, None, job_spec(gpus=2)))
+
+
 @pytest.mark.parametrize(("fields", "flag"), [({"gpus": 3}, "--gpus"), ({"gpus": 3, "ranks": 3}, "--ranks")])
 def test_a_job_for_more_gpus_than_one_node_has_is_refused_with_the_flag_that_asked(
     fields: dict[str, int], flag: str
