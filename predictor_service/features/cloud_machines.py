@@ -3,9 +3,9 @@
 A machine has one or several whole cards of one type; it means one of them. Those that have a part of a card, and
 types that are not listed, mean none: a name that means a wrong card is worse than one that is asked back.
 
-Source: docs.aws.amazon.com/ec2/latest/instancetypes/ac.html
-Source: docs.cloud.google.com/compute/docs/accelerator-optimized-machines
-Source: learn.microsoft.com/azure/virtual-machines/sizes/overview (GPU accelerated)
+The clouds' own tables list them (Amazon's accelerated instances, Google's accelerator-optimized machines, Azure's sizes
+with GPUs). Those tables were read for Google's series, Amazon's p3 to p5 and g3 to g6, and Azure's A100, H100 and ND
+series; the others are written from memory.
 """
 
 from __future__ import annotations
