@@ -64,7 +64,7 @@ def load_graph(path: Path) -> bytes:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
     except GraphFileError as error:
-        raise InputError(str(error), remedy="export it with torch.onnx.export (see the README)") from error
+        raise InputError(str(error), remedy="export it with torch.onnx.export (docs/training_scripts.md)") from error
 
 
 @contextmanager

@@ -87,7 +87,6 @@ def up(
         scheduler_port=scheduler_port,
         has_trials=not no_trial,
         tenants_file=tenants.absolute() if tenants is not None else None,
-        is_private=True,
     )
     refuse_second(cluster.state_dir)
     refuse_taken_ports(predictor_port=predictor_port, scheduler_port=scheduler_port)

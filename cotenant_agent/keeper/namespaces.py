@@ -140,7 +140,7 @@ def _become_init(
         if _is_closed(begin):
             os._exit(1)
         _arrange(view)
-        ranks = {fork_job(run_job): rank for rank, run_job in enumerate(run_jobs)}
+        ranks = {_fork(run_job): rank for rank, run_job in enumerate(run_jobs)}
         os.chdir("/")
         _keep_open_only(report, begin)
         # A job of the same user may not trace it: it would take the tie to the shim off.
@@ -154,8 +154,8 @@ def _become_init(
     os._exit(1)
 
 
-def fork_job(run_job: Callable[[], NoReturn]) -> int:
-    """Run this in a child; returns the child's process id."""
+def _fork(run_job: Callable[[], NoReturn]) -> int:
+    # The shim has its own: the swarm of simulated machines puts another `os` into that module.
     pid = os.fork()
     if pid == 0:
         run_job()

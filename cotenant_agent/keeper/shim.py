@@ -30,7 +30,7 @@ from cotenant_agent.keeper.deadline_watch import tell_deadline, watch_deadlines
 from cotenant_agent.keeper.job_pausing import JobPauser
 from cotenant_agent.keeper.job_processes import JobProcesses, children_of, start_ticks
 from cotenant_agent.keeper.job_start import EXIT_CANNOT_EXECUTE, become_job
-from cotenant_agent.keeper.namespaces import INIT_PID, JobView, control_process, fork_job, start_namespace
+from cotenant_agent.keeper.namespaces import INIT_PID, JobView, control_process, start_namespace
 from cotenant_agent.keeper.rank_ends import SILENT_RANKS, RankEnds, RankSilence, lost_grace_ms
 from cotenant_agent.keeper.rotating_log import RotatingLog, copy_output, drain_output
 from cotenant_agent.keeper.shim_records import Records, changed_ns, read_counter, read_number, take_records
@@ -127,7 +127,7 @@ class AttemptSupervisor:
             self._news = self._start_in_namespace(jobs)
             endings = [self._news]
         else:
-            self._pids = [fork_job(job) for job in jobs]
+            self._pids = [_fork(job) for job in jobs]
             endings = [os.pidfd_open(pid) for pid in self._pids]
         for output, job_output in pipes:
             os.close(job_output)
@@ -366,6 +366,13 @@ class AttemptSupervisor:
                 "ended_wall_ms": time.time_ns() // 1_000_000,
             },
         )
+
+
+def _fork(job: Callable[[], NoReturn]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        job()
+    return pid
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.cluster_view.ledger import Ledger
-from scheduler_service.core.codec import decode, decode_event, encode, encode_event
+from scheduler_service.core.codec import decode, encode
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.queue.queue_terms import QueueTerms
@@ -18,7 +18,7 @@ from scheduler_service.core.records import GANG_TRANSFERS, Phase
 from scheduler_service.policies.elasticity.reshaping import elastic_jobs, more_gpus
 from scheduler_service.policy_registry import make_policy, policy_names
 from tests.support.cases import for_each
-from tests.support.engine_invariants import check
+from tests.support.gang_scene import GangScene
 from tests.support.scheduling import job, node, running, view
 
 PORT = 20_007
@@ -35,39 +35,19 @@ def spanning_node(node_id: str, gpus: int = 1, **changes: Any) -> Any:
     return node(node_id, gpus, **facts)
 
 
-class Spanning:
+class Spanning(GangScene):
     """Nodes with one GPU each that share their storage, and one gang of two."""
 
     def __init__(self, *nodes: Any, policy: str = "fifo", **changes: Any) -> None:
-        self.now_ms = 0
-        self.engine = SchedulerEngine(make_policy=make_policy, policy=policy)
+        super().__init__(SchedulerEngine(make_policy=make_policy, policy=policy))
         for one in nodes or (spanning_node("n0"), spanning_node("n1")):
             self.tell(events.NodeJoined, node=one)
         request = job(**{"key": "", "gpus": 2, "global_batch_size": 2, "terms": ACROSS, **changes})
         self.orders = self.tell(events.JobSubmitted, request=request)
 
-    def tell(self, kind: type[events.Event], **values: Any) -> list[Any]:
-        self.now_ms += 1_000
-        event = decode_event(encode_event(kind(at_ms=self.now_ms, **values)))
-        found = self.engine.handle(event)
-        check(self.engine.state)
-        return [one for one in found if not isinstance(one, commands.WakeAt)]
-
-    def say(self, node_id: str, kind: type[events.AttemptReport], **values: Any) -> list[Any]:
-        record = self.record
-        return self.tell(kind, job_id="j0", attempt=record.attempt, fence=record.fence, node_id=node_id, **values)
-
     def start(self) -> None:
         self.say("n0", events.JobStarted, rendezvous_port=PORT)
         self.say("n1", events.JobStarted)
-
-    @property
-    def record(self) -> JobRecord:
-        return self.engine.state.jobs["j0"]
-
-    @property
-    def phase(self) -> Phase:
-        return self.record.phase
 
     @property
     def why(self) -> str:

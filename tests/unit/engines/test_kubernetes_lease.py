@@ -13,7 +13,7 @@ from cotenant.engines.kubernetes.api import ServedApi
 from cotenant.engines.kubernetes.lease import DURATION_MS, RENEWED_MS, ControllerLease
 from cotenant.engines.placement_notes import placed_note
 from cotenant.engines.records import Placement
-from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row, reached, served
+from tests.support.fake_kubernetes import FakeKubernetes, pod_row, reached, served
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/cotenant/leases"
 
@@ -26,13 +26,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.at_ms
-
-
-@pytest.fixture
-def cluster() -> FakeKubernetes:
-    made = FakeKubernetes()
-    made.add(node_row("n1"))
-    return made
 
 
 @pytest.fixture
