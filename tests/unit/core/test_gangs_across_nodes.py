@@ -19,7 +19,7 @@ from scheduler_service.policies.elasticity.reshaping import elastic_jobs, more_g
 from scheduler_service.policy_registry import make_policy, policy_names
 from tests.support.cases import for_each
 from tests.support.gang_scene import GangScene
-from tests.support.scheduling import job, node, running, view
+from tests.support.scheduling import explained, job, node, running, view
 
 PORT = 20_007
 ACROSS = QueueTerms(across_nodes=True)
@@ -51,7 +51,7 @@ class Spanning(GangScene):
 
     @property
     def why(self) -> str:
-        return self.engine.explain("j0").reason.code
+        return explained(self.engine, "j0").reason.code
 
     @property
     def are_gpus_taken(self) -> bool:
@@ -130,7 +130,7 @@ def test_an_address_that_means_the_machine_itself_is_no_use_on_another() -> None
     spanning = Spanning(spanning_node("n0", rendezvous_address="127.0.0.1"), spanning_node("n1"))
     assert spanning.orders == []
     assert spanning.why == "NODES_NOT_REACHABLE"
-    assert "--rendezvous-host" in describe_reason(spanning.engine.explain("j0").reason)
+    assert "--rendezvous-host" in describe_reason(explained(spanning.engine, "j0").reason)
     one_machine = [spanning_node(name, rendezvous_address="127.0.0.1", machine_id="m") for name in ("n0", "n1")]
     assert len(Spanning(*one_machine).orders) == 1
 
@@ -252,7 +252,7 @@ def test_no_policy_stumbles_over_a_gone_gpu_that_an_ended_part_still_names(polic
     for request in (job("j1"), job("j2", gpus=2)):
         spanning.tell(events.JobSubmitted, request=request)
     assert spanning.phase.value == ("running" if is_whole else "starting")
-    assert [spanning.engine.explain(name).reason.code for name in ("j0", "j2")]
+    assert [explained(spanning.engine, name).reason.code for name in ("j0", "j2")]
     spanning.engine.reissue()
     spanning.tell(events.JobCancelled, job_id="j0")
     assert spanning.phase.value == "stopping"

@@ -9,6 +9,7 @@ import pytest
 
 from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.kubernetes.adapter import KubernetesEngine
+from cotenant.engines.kubernetes.api import ServedApi
 from tests.support.fake_kubernetes import FakeKubernetes, node_row, reached, served
 
 
@@ -20,7 +21,11 @@ def cluster() -> FakeKubernetes:
 
 
 @pytest.fixture
-def engine(cluster: FakeKubernetes) -> Iterator[KubernetesEngine]:
-    rules = [DeviceRule(nodes="*", device="NVIDIA A10", memory_bytes=24 * 2**30)]
-    with served(cluster) as address, closing(reached(address)) as api:
-        yield KubernetesEngine(api, rules)
+def api(cluster: FakeKubernetes) -> Iterator[ServedApi]:
+    with served(cluster) as address, closing(reached(address)) as made:
+        yield made
+
+
+@pytest.fixture
+def engine(api: ServedApi) -> KubernetesEngine:
+    return KubernetesEngine(api, [DeviceRule(nodes="*", device="NVIDIA A10", memory_bytes=24 * 2**30)])
