@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cotenant.array_placeholders import fill_placeholders
+from cotenant.array_terms import fill_placeholders
 from cotenant.cli.array_tasks import ArrayTasks, make_tasks
 from cotenant.cli.formats import OutputFormat, emit_data
 from cotenant.cli.session import Session, show, tell

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from cotenant.array_placeholders import fill_placeholders
+from cotenant.array_terms import fill_placeholders
+from cotenant.job_name import NAME_CHARACTERS_MAX
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.validation import require, spec_violations
-
-NAME_CHARACTERS_MAX = 63
 
 
 def task_spec(spec: scheduling_pb2.JobSpec, task: scheduling_pb2.ArrayTask, array_id: str) -> scheduling_pb2.JobSpec:
