@@ -298,10 +298,10 @@ def figures(
     """
     return {
         "jct_mean_s": round(fmean(map(mean_s, results)), 1),
-        **_with_interval("over_nothing", _ratios(results, nothing)),
-        **_with_interval("over_mean", _ratios(results, mean)),
-        **_with_interval("out_of_memory", [sum(job.out_of_memory for job in one.jobs) for one in results]),
-        **_with_interval(
+        **with_interval("over_nothing", _ratios(results, nothing)),
+        **with_interval("over_mean", _ratios(results, mean)),
+        **with_interval("out_of_memory", [sum(job.out_of_memory for job in one.jobs) for one in results]),
+        **with_interval(
             "broken_consents", [sum(job.slowdown_ratio > BROKEN_RATIO for job in one.jobs) for one in results]
         ),
         "preemptions": round(fmean(sum(job.preemptions + job.migrations for job in one.jobs) for one in results), 2),
@@ -313,7 +313,8 @@ def _ratios(results: Sequence[RunResult], others: Sequence[RunResult]) -> list[f
     return [mean_s(one) / mean_s(other) for one, other in zip(results, others, strict=True)]
 
 
-def _with_interval(name: str, values: Sequence[float]) -> dict[str, object]:
+def with_interval(name: str, values: Sequence[float]) -> dict[str, object]:
+    """Return the mean of these figures, and its 95 % interval."""
     return {name: round(fmean(values), 3), f"{name}_95": [round(end, 3) for end in interval_of(values)]}
 
 

@@ -31,8 +31,7 @@ from typing import Any, Final
 
 import grpc
 
-from benchmarks.papers.seeds import interval_of
-from benchmarks.prediction_worth import BROKEN_RATIO, OUR_ERRORS
+from benchmarks.prediction_worth import BROKEN_RATIO, OUR_ERRORS, with_interval
 from benchmarks.trial_sharing import CONSENT_RATIO, MIB, DrawnJob, Outcome, draw_jobs, run, run_command_line
 from cotenant.v1 import prediction_pb2, resources_pb2
 from cotenant_simulator.truth.predictions import NORMAL_QUANTILE_99
@@ -233,16 +232,12 @@ def figures(name: str, seeds: Sequence[Mapping[str, Mapping[str, Outcome]]]) -> 
     ]
     return {
         "jct_mean_s": round(fmean(map(_mean_s, runs)), 2),
-        **_paired("over_nothing", [_mean_s(each[name]) / _mean_s(each[NOTHING]) for each in seeds]),
-        **_paired("over_mean", [_mean_s(each[name]) / _mean_s(each[MEAN]) for each in seeds]),
+        **with_interval("over_nothing", [_mean_s(each[name]) / _mean_s(each[NOTHING]) for each in seeds]),
+        **with_interval("over_mean", [_mean_s(each[name]) / _mean_s(each[MEAN]) for each in seeds]),
         "out_of_memory": sum(one.out_of_memory for each in runs for one in each.values()),
         "broken_consents_per_run": round(fmean(broken), 2),
         "unfinished": sum(not one.has_finished for each in runs for one in each.values()),
     }
-
-
-def _paired(name: str, ratios: Sequence[float]) -> dict[str, object]:
-    return {name: round(fmean(ratios), 3), f"{name}_95": [round(end, 3) for end in interval_of(ratios)]}
 
 
 def main(seeds: int = 3, jobs: int = 12, scale: float = 1.0, cores: str = "0,1") -> dict[str, object]:

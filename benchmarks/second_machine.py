@@ -33,13 +33,13 @@ from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import SoloRow, read_rows
 from predictor_service.features.anchor_networks import STANDIN_ANCHORS
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion
 from predictor_service.registry.public_version import PackedVersion, read_public_version
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.settings import default_datasets_dir
-from tests.support.predictor_service import InProcessDescriber
 
 MACHINE: Final = Path(__file__).parent / "judged_machines" / "second"
 DEVICE: Final = "cpu-standin"

@@ -113,11 +113,9 @@ class SchedulerClient(DecideCalls, NodeCalls, QueueCalls):
         self._tls = tls
         self._timeout_s = timeout_s
 
-    def submit_job(
-        self, spec: scheduling_pb2.JobSpec, *, request_id: str = "", validate_only: bool = False, force: bool = False
-    ) -> scheduling_pb2.Job:
+    def submit_job(self, spec: scheduling_pb2.JobSpec, *, request_id: str = "") -> scheduling_pb2.Job:
         """Hands a job in; as `submit`, without the warnings."""
-        return self.submit(spec, request_id=request_id, validate_only=validate_only, force=force).job
+        return self.submit(spec, request_id=request_id).job
 
     def submit(
         self, spec: scheduling_pb2.JobSpec, *, request_id: str = "", validate_only: bool = False, force: bool = False

@@ -20,6 +20,7 @@ HELP: Mapping[str, Any] = MappingProxyType({"help_option_names": ["-h", "--help"
 EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
 EXIT_INTERRUPTED = 130
 SHOWN_AS = "COTENANT_SHOWN_AS"
 """Environment variable of a program that stands for a verb: what its usage lines call it."""

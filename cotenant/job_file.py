@@ -34,7 +34,7 @@ import yaml
 
 from cotenant.client import enum_name, job_settings
 from cotenant.client_errors import InputError
-from cotenant.job_file_queue import QUEUE_READERS, read_gpu_range
+from cotenant.job_file_queue import QUEUE_READERS, read_gpu_range, read_truth
 from cotenant.job_file_replicas import REPLICA_READERS, check_replicas
 from cotenant.job_name import name_of
 from cotenant.nearest_name import did_you_mean
@@ -276,12 +276,12 @@ _READERS: Mapping[str, Reader] = {
     "checkpoint_ms": _whole("checkpoint_ms", "checkpoint_ms"),
     "progress_regex": _text("progress_regex"),
     "restart_limit": _whole("restart_limit", "restart_limit"),
-    "collect_profiles": lambda spec, value: setattr(spec, "no_profiles", not _truth("collect_profiles", value)),
-    "no_trial": lambda spec, value: setattr(spec, "no_trial", _truth("no_trial", value)),
-    "no_prepare": lambda spec, value: setattr(spec, "no_preparation", _truth("no_prepare", value)),
-    "releases_memory": lambda spec, value: setattr(spec, "releases_memory", _truth("releases_memory", value)),
+    "collect_profiles": lambda spec, value: setattr(spec, "no_profiles", not read_truth("collect_profiles", value)),
+    "no_trial": lambda spec, value: setattr(spec, "no_trial", read_truth("no_trial", value)),
+    "no_prepare": lambda spec, value: setattr(spec, "no_preparation", read_truth("no_prepare", value)),
+    "releases_memory": lambda spec, value: setattr(spec, "releases_memory", read_truth("releases_memory", value)),
     "migration_cost": lambda spec, value: setattr(spec, "migration_cost_ms", parse_duration_ms(str(value))),
-    "across_nodes": lambda spec, value: setattr(spec, "across_nodes", _truth("across_nodes", value)),
+    "across_nodes": lambda spec, value: setattr(spec, "across_nodes", read_truth("across_nodes", value)),
     **QUEUE_READERS,
     **REPLICA_READERS,
 }
@@ -296,12 +296,6 @@ def _check_keys(content: Mapping[str, Any], valid: Mapping[str, Any] | tuple[str
 def _shorten(value: object) -> str:
     shown = ascii(value) if not isinstance(value, int) else f"a number of {value.bit_length()} bits"
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
-
-
-def _truth(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InputError(f"{key} must be true or false, not {value!r}")
-    return value
 
 
 def _whole_number(key: str, value: object) -> int:

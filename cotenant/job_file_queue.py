@@ -86,7 +86,12 @@ def _names(key: str, value: object) -> list[str]:
     return names
 
 
-def _truth(key: str, value: object) -> bool:
+def read_truth(key: str, value: object) -> bool:
+    """Reads true or false.
+
+    Raises:
+        InputError: Neither.
+    """
     if not isinstance(value, bool):
         raise InputError(f"{key} must be true or false, not {value!r}")
     return value
@@ -106,9 +111,9 @@ def _deadline(spec: scheduling_pb2.JobSpec, value: object) -> None:
 
 QUEUE_READERS: Mapping[str, Reader] = {
     "priority": lambda spec, value: setattr(spec, "priority", read_priority(value)),
-    "hold": lambda spec, value: setattr(spec, "held", _truth("hold", value)),
+    "hold": lambda spec, value: setattr(spec, "held", read_truth("hold", value)),
     "after": lambda spec, value: spec.after_job_ids.extend(_names("after", value)),
-    "after_any": lambda spec, value: setattr(spec, "after_any", _truth("after_any", value)),
+    "after_any": lambda spec, value: setattr(spec, "after_any", read_truth("after_any", value)),
     "time_limit": lambda spec, value: setattr(spec, "time_limit_ms", parse_duration_ms(str(value))),
     "deadline": _deadline,
     "on_stall": _read_on_stall,

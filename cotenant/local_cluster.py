@@ -43,7 +43,6 @@ class AgentOptions:
         allowed_directories: Where jobs may run.
         any_command: Whether they may run any executable with any environment; otherwise this Python only.
         stop_jobs_on_exit: End the jobs with the agent instead of leaving them to their lease.
-        collect_profiles: Whether what its jobs do may be learned from.
         calibrates: Whether it measures new devices before a job runs, whatever others do; None = as its settings say.
     """
 
@@ -53,7 +52,6 @@ class AgentOptions:
     allowed_directories: Sequence[Path] = ()
     any_command: bool = False
     stop_jobs_on_exit: bool = False
-    collect_profiles: bool = True
     calibrates: bool | None = None
 
 
@@ -155,13 +153,13 @@ class Program:
             self.process.kill()
             self.process.wait()
 
-    def stop(self, *, grace_ms: int = STOP_GRACE_MS) -> None:
+    def stop(self) -> None:
         """Asks the process to end, and insists after the grace."""
         if self.process is None or self.has_ended():
             return
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(timeout=grace_ms / 1000)
+            self.process.wait(timeout=STOP_GRACE_MS / 1000)
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -185,7 +183,7 @@ class LocalCluster:
         predictor_port: 0 = any free one; the same holds for the scheduler's.
         has_trials: Whether jobs may share on trial.
         tenants_file: Quotas and weights of tenants; None = all jobs are one tenant's.
-        is_private: Whether only this account gets in, by Unix socket or token; otherwise every user of this machine.
+        access: How this account, and nobody else, gets in, once it was started.
     """
 
     state_dir: Path
@@ -195,7 +193,6 @@ class LocalCluster:
     scheduler_port: int = 0
     has_trials: bool = True
     tenants_file: Path | None = None
-    is_private: bool = False
     access: LocalAccess | None = None
     programs: dict[str, Program] = field(default_factory=dict)
 
@@ -210,8 +207,7 @@ class LocalCluster:
             ProgramError: A library is not installed, or one of them did not come up; the others are stopped.
         """
         require_programs("a cluster on this machine", PROGRAMS)
-        if self.is_private:
-            self.access = prepare_local_access(self.state_dir, [agent.node_id for agent in self.agents])
+        self.access = prepare_local_access(self.state_dir, [agent.node_id for agent in self.agents])
         plan: list[tuple[str, Callable[[], Program]]] = [
             ("predictor", self._predictor),
             ("scheduler", lambda: self._scheduler(self.scheduler_port)),
@@ -298,14 +294,12 @@ class LocalCluster:
 
     def _scheduler(self, port: int) -> Program:
         arguments = ["--address", f"127.0.0.1:{port}", "--metrics-address", "127.0.0.1:0"]
-        arguments += ["--state-dir", str(self.state_dir / "scheduler"), "--policy", self.policy]
+        arguments += ["--state-dir", str(self.state_dir / "scheduler"), "--policy", self.policy, "--sees-files"]
         arguments += ["--predictor", self.target("predictor"), *self._private("scheduler"), *self._token("scheduler")]
         if not self.has_trials:
             arguments += ["--no-trials"]
         if self.tenants_file is not None:
             arguments += ["--tenants", str(self.tenants_file)]
-        if self.is_private:
-            arguments += ["--sees-files"]
         return Program("scheduler", "serve-scheduler", arguments, self.state_dir)
 
     def _agent(self, options: AgentOptions) -> Program:
@@ -319,8 +313,6 @@ class LocalCluster:
             arguments += ["--nvml"]
         if options.stop_jobs_on_exit:
             arguments += ["--stop-jobs-on-exit"]
-        if not options.collect_profiles:
-            arguments += ["--no-collect-profiles"]
         if options.calibrates is not None:
             arguments += ["--calibrate", "--calibrate-despite-load"] if options.calibrates else ["--no-calibrate"]
         if options.any_command:

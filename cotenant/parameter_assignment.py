@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+BLOCKS_MAX = 4_096
+BLOCK_NAMES_BYTES_MAX = 131_072
 SMALL_RATIO = 0.01
 """Blocks below this part of the average size count by their request only."""
 

@@ -15,13 +15,12 @@ from google.protobuf.message import Message
 
 from cotenant.client import PredictorClient
 from cotenant.client_errors import InputError, ProgramError, ServiceError
+from cotenant.command_run import EXIT_NOT_FOUND, EXIT_USAGE
 from cotenant.graph_file import GraphFileError, graph_sha256, read_graph
 from cotenant.programs import run_captured
 from cotenant.v1 import prediction_pb2
 
 OFFLINE_TIMEOUT_S: Final = 600.0
-_EXIT_USAGE: Final = 2
-_EXIT_NOT_FOUND: Final = 3
 NO_SUCH_GRAPH: Final = "UNKNOWN_GRAPH"
 _REFUSALS_OF_GRAPHS: Final = frozenset({"MALFORMED_GRAPH", "UNSUPPORTED_GRAPH", "GRAPH_LIMIT", "UNBOUND_DIMENSION"})
 Answer = TypeVar("Answer", bound=Message)
@@ -64,7 +63,7 @@ def load_graph(path: Path) -> bytes:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
     except GraphFileError as error:
-        raise InputError(str(error), remedy="export it with torch.onnx.export (see the README)") from error
+        raise InputError(str(error), remedy="export it with torch.onnx.export (docs/training_scripts.md)") from error
 
 
 @contextmanager
@@ -124,8 +123,8 @@ def ask_offline(questions: Questions, *, timeout_s: float = OFFLINE_TIMEOUT_S) -
     if done.returncode:
         told = (done.stderr.strip().splitlines() or ["it told nothing"])[-1].removeprefix("error: ")
         message, _, remedy = told.partition("; ")
-        kind = InputError if done.returncode in (_EXIT_USAGE, _EXIT_NOT_FOUND) else ProgramError
-        reason = NO_SUCH_GRAPH if done.returncode == _EXIT_NOT_FOUND else ""
+        kind = InputError if done.returncode in (EXIT_USAGE, EXIT_NOT_FOUND) else ProgramError
+        reason = NO_SUCH_GRAPH if done.returncode == EXIT_NOT_FOUND else ""
         raise kind(f"the offline predictor: {message}", remedy=remedy, reason=reason)
     return _read(done.stdout)
 

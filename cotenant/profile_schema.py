@@ -76,12 +76,10 @@ class ProfileSchemaError(ValueError):
     """Rows that break the schema; carries every problem, and prints the first ones.
 
     Attributes:
-        source: File or other origin of the rows.
         problems: All problems found, in file order.
     """
 
     def __init__(self, source: str, problems: Iterable[Problem]) -> None:
-        self.source = source
         self.problems = tuple(problems)
         shown = [f"  {problem}" for problem in self.problems[:MAX_REPORTED_PROBLEMS]]
         hidden = len(self.problems) - len(shown)

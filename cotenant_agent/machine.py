@@ -12,9 +12,9 @@ _PURPOSE = b"cotenant node"
 
 
 @cache
-def read_machine_id(sources: tuple[Path, ...] = _SOURCES) -> str:
+def read_machine_id() -> str:
     """A hash that stays the same on this machine, 32 hexadecimal digits; empty = nothing distinguishes it."""
-    found = [content for content in map(_content, sources) if content]
+    found = [content for content in map(_content, _SOURCES) if content]
     return hashlib.sha256(b"\0".join((_PURPOSE, *found))).hexdigest()[:32] if found else ""
 
 

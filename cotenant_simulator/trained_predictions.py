@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -10,8 +10,8 @@ from cotenant.job_settings import JobSettings
 from cotenant_simulator.errors import PredictionsError
 from cotenant_simulator.truth.trace import Trace
 from predictor_service.errors import PredictorError
-from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import Estimate, JobQuestion, PairJob, PairsQuestion
 from predictor_service.registry.held_out import HeldOut, HeldOutRows
@@ -24,13 +24,6 @@ from scheduler_service.core.records import JobPrediction, Level, MemoryPoint, Pa
 
 STANDIN = "cpu-standin"
 _LEVELS = {1: Level.OBSERVED, 2: Level.SOLO_KNOWN, 3: Level.GRAPH, 4: Level.FALLBACK}
-
-
-class _Describer:
-    """Describes graphs here: they are the user's own."""
-
-    def describe(self, data: bytes, bindings: Mapping[str, int] | None = None) -> GraphDescription:
-        return describe_graph(data, bindings)
 
 
 class TrainedPredictor:
@@ -136,7 +129,7 @@ def trained_predictor(trace: Trace, *, models: Path | None, graphs: Path | None)
     versions.reload()
     if versions.current() is None:
         raise PredictionsError(f"{state_dir} holds no trained model; run: python -m predictor_service train")
-    library = GraphLibrary(_Describer(), None)
+    library = GraphLibrary(InProcessDescriber(), None)
     folders = [graphs] if graphs is not None else [state_dir / "graphs", *default_datasets_dir().glob("*/graphs")]
     for sha256 in sorted(wanted):
         library.describe(_graph(sha256, folders), {})

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cotenant.array_terms import INDEX_MAX, TASKS_MAX, VALUE_NAME
 from cotenant.client_errors import InputError
 from cotenant.profile_text import TextError, read_text
 from cotenant.v1 import scheduling_pb2
 
-TASKS_MAX = 1_000
-INDEX_MAX = 1_000_000
 FILE_LIMIT_BYTES = 1024 * 1024
 _PART = re.compile(r"([0-9]{1,30})(?:-([0-9]{1,30})(?::([0-9]{1,30}))?)?")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _REMEDY = "write it like 1-20, 1-20%4 for four at once, 0-90:10 or 1,5,9"
 
 
@@ -116,7 +114,7 @@ def read_sweep(path: Path) -> list[dict[str, str]]:
         ) from error
     if not 1 <= len(rows) <= TASKS_MAX:
         raise InputError(f"{path} has {len(rows)} rows", remedy=f"1 to {TASKS_MAX} rows, one for each job")
-    wrong = [name for name in rows[0] if not _NAME.fullmatch(name)]
+    wrong = [name for name in rows[0] if not VALUE_NAME.fullmatch(name)]
     if wrong or not rows[0]:
         raise InputError(f"{path}: {wrong[0][:64] if wrong else ''!r} is not a name", remedy="letters, digits and _")
     return rows

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import socket
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -39,6 +37,7 @@ from cotenant.engines.records import EngineState
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
 from cotenant.option_types import FiniteRange, OptionalFile
+from cotenant.stop_signals import until_signal
 from cotenant.v1 import scheduling_pb2
 
 POLICY = "horus"
@@ -201,7 +200,7 @@ def kubernetes_extender(
         extender = Extender(read, session.scheduler().decide, policy=policy, now_ms=system_clock.now_ms, tell=tell)
         server = ExtenderServer(address, extender, insecure=insecure)
         show(f"answers kube-scheduler at {server.address}")
-        _until_signal().wait()
+        until_signal().wait()
         server.stop()
 
 
@@ -358,7 +357,7 @@ def _check_policy(decide: Callable[[scheduling_pb2.DecideRequest], object], poli
 
 def _run_rounds(bridge: Bridge, interval_s: float) -> None:
     """Go on until SIGTERM; an engine or a scheduler that does not answer is asked again."""
-    stop = _until_signal()
+    stop = until_signal()
     # GPUs that fall free do not wait for words.
     notes_max = min(max(round(NOTES_PER_S * interval_s), 1), NOTES_PER_ROUND_MAX)
     told, warnings = "", frozenset[str]()
@@ -372,14 +371,6 @@ def _run_rounds(bridge: Bridge, interval_s: float) -> None:
                 tell(f"error: {error.message}; asking again every {interval_s:g} s{remedy}", style="red")
             told = error.message
         stop.wait(interval_s)
-
-
-def _until_signal() -> threading.Event:
-    """Return what is set by SIGINT and SIGTERM."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
 
 
 def show_round(bridge: Bridge, notes_max: int, warnings: frozenset[str] = frozenset()) -> frozenset[str]:

@@ -33,17 +33,13 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "retry": ("queue_commands", "retry", "Hand failed or cancelled jobs in again."),
         "pause": ("job_commands", "pause", "Let jobs stand still for a minute at most."),
         "resume": ("job_commands", "resume", "Let paused jobs go on."),
-        "nodes": ("node_commands", "nodes", "List machines; cordon, drain or give one up."),
-        "gpus": ("node_commands", "gpus", "List GPUs and what they hold."),
         "predict": ("predict_command", "predict", "Predict memory, utilization and step time of a graph."),
         "capture": ("capture_command", "capture", "Read graph and settings off an untouched PyTorch script."),
         "pairs": ("pairs_command", "pairs", "List which jobs harm each other, as measured here."),
         "convergence": ("convergence_command", "convergence", "Predict when training ends, and speeds elsewhere."),
-        "evaluate": ("program_commands", "evaluate", "Score a model and baselines on measured rows."),
-        "models": ("program_commands", "models", "List, show, compare, promote and roll back model versions."),
-        "retrain": ("program_commands", "retrain", "Learn anew from what is there; serve it if not worse."),
-        "profile": ("program_commands", "profile", "Measure jobs alone and co-located, and report."),
         "calibrate": ("program_commands", "calibrate", "Measure the device at hand, for predictions about it."),
+        "nodes": ("node_commands", "nodes", "List machines; cordon, drain or give one up."),
+        "gpus": ("node_commands", "gpus", "List GPUs and what they hold."),
         "policies": ("policy_commands", "policies", "List, describe and choose scheduling policies."),
         "doctor": ("doctor_command", "doctor", "Check this installation and what it can reach."),
         "backup": ("program_commands", "backup", "Back the scheduler's state up."),
@@ -55,14 +51,29 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "engine": ("engine_command", "engine", "Advise or place jobs of Slurm, Kubernetes or Ray."),
         "observe": ("program_commands", "observe", "Measure what runs on this machine's devices, foreign jobs too."),
         "decide": ("program_commands", "decide", "Decide on a snapshot file of another cluster."),
-        "datasets": ("program_commands", "datasets", "Import public measured sets, check dataset folders."),
-        "profiles": ("program_commands", "profiles", "List, export and forget what running jobs taught."),
-        "simulate": ("program_commands", "simulate", "Run a workload under policies in simulated time."),
         "shadow": ("program_commands", "shadow", "Report what sharing would have saved, from accounting."),
+        "simulate": ("program_commands", "simulate", "Run a workload under policies in simulated time."),
+        "evaluate": ("program_commands", "evaluate", "Score a model and baselines on measured rows."),
+        "models": ("program_commands", "models", "List, show, compare, promote and roll back model versions."),
+        "retrain": ("program_commands", "retrain", "Learn anew from what is there; serve it if not worse."),
+        "profile": ("program_commands", "profile", "Measure jobs alone and co-located, and report."),
+        "profiles": ("program_commands", "profiles", "List, export and forget what running jobs taught."),
+        "datasets": ("program_commands", "datasets", "Import public measured sets, check dataset folders."),
         "config": ("config_commands", "config", "Show settings and where they come from."),
         "completion": ("config_commands", "completion", "Print the completion script of a shell."),
         "manual": ("config_commands", "manual", "Print the manual page, for man."),
         "version": ("config_commands", "version", "Print the version."),
+    }
+)
+# The first verb of each topic of the help -> its heading.
+TOPICS: Mapping[str, str] = MappingProxyType(
+    {
+        "up": "Jobs",
+        "predict": "Predictions",
+        "nodes": "Machines and the scheduler",
+        "engine": "Other schedulers, and what would have been",
+        "evaluate": "Models and measurements",
+        "config": "This command",
     }
 )
 ALIASES: Mapping[str, str] = MappingProxyType({"ls": "ps", "queue": "ps", "status": "ps"})
@@ -95,9 +106,16 @@ class VerbGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the verbs without loading their modules."""
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, entry[2]) for verb, entry in VERBS.items()])
+        """Lists the verbs by topic without loading their modules."""
+        width = max(map(len, VERBS))
+        topics: list[tuple[str, list[tuple[str, str]]]] = []
+        for verb, (_, _, what) in VERBS.items():
+            if verb in TOPICS:
+                topics.append((TOPICS[verb], []))
+            topics[-1][1].append((verb.ljust(width), what))
+        for heading, rows in topics:
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 _HELP = """Predict what training jobs will need, and let them share GPUs.

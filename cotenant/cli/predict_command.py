@@ -39,13 +39,10 @@ from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, ProgramError
 from cotenant.device_calibration_message import calibration_message
-from cotenant.prediction_questions import naming_graph
+from cotenant.prediction_questions import OFFLINE_TIMEOUT_S, naming_graph
 from cotenant.prediction_verdict import may_run
 from cotenant.programs import run_captured
 from cotenant.v1 import prediction_pb2, resources_pb2
-
-OFFLINE_TIMEOUT_S = 600.0
-
 
 _EPILOG = """\b
 Examples:

@@ -9,10 +9,9 @@ import click
 
 from cotenant.graph_parameters import parameter_blocks
 from cotenant.option_types import FiniteRange
+from cotenant.parameter_assignment import BLOCK_NAMES_BYTES_MAX, BLOCKS_MAX
 from cotenant.v1 import scheduling_pb2
 
-BLOCKS_MAX = 4_096
-BLOCK_NAMES_BYTES_MAX = 131_072
 REPLICA_FLAGS = (
     click.option("--servers", metavar="N|N..M", help="Parameter servers in addition to the ranks, on CPU cores."),
     click.option("--server-command", metavar="COMMAND", help="What they run, quoted.  [default: the job's command]"),

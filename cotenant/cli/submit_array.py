@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cotenant.array_terms import fill_placeholders
 from cotenant.cli.array_tasks import ArrayTasks, make_tasks
 from cotenant.cli.formats import OutputFormat, emit_data
 from cotenant.cli.session import Session, show, tell
 from cotenant.client_errors import InputError
 from cotenant.v1 import scheduling_pb2
-
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def plan_array(flags: Mapping[str, Any], spec: scheduling_pb2.JobSpec, *, wait: bool) -> ArrayTasks | None:
@@ -39,9 +37,9 @@ def content_of_first(content: Mapping[str, Any], array: ArrayTasks) -> dict[str,
     command, environment = content.get("command"), content.get("environment")
     filled = dict(content)
     if isinstance(command, list):
-        filled["command"] = [_filled(str(word), values) for word in command]
+        filled["command"] = [fill_placeholders(str(word), values) for word in command]
     if isinstance(environment, dict):
-        filled["environment"] = {name: _filled(str(text), values) for name, text in environment.items()}
+        filled["environment"] = {name: fill_placeholders(str(text), values) for name, text in environment.items()}
     return filled
 
 
@@ -49,11 +47,6 @@ def with_index(content: Mapping[str, Any], array: ArrayTasks) -> dict[str, Any]:
     """Returns the same with the variable that the node gives the first task; no submission may name it."""
     environment = {**(content.get("environment") or {}), "COTENANT_ARRAY_INDEX": str(array.tasks[0].index)}
     return {**content, "environment": environment}
-
-
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    """Replaces known names as the scheduler does: at once, so that a value is never looked into."""
-    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def submit_array(

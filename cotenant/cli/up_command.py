@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import threading
 from pathlib import Path
 
 import click
@@ -24,6 +23,7 @@ from cotenant.names import NAME_PATTERN
 from cotenant.option_types import NamedFolder
 from cotenant.process_tree import processes
 from cotenant.quantities import parse_bytes
+from cotenant.stop_signals import until_signal
 
 _PORT = click.IntRange(0, 65_535)
 
@@ -87,7 +87,6 @@ def up(
         scheduler_port=scheduler_port,
         has_trials=not no_trial,
         tenants_file=tenants.absolute() if tenants is not None else None,
-        is_private=True,
     )
     refuse_second(cluster.state_dir)
     refuse_taken_ports(predictor_port=predictor_port, scheduler_port=scheduler_port)
@@ -126,9 +125,7 @@ def parse_cores(text: str) -> tuple[int, ...]:
 
 
 def _serve(cluster: LocalCluster) -> None:
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stop.set())
+    stop = until_signal(signal.SIGHUP)
     try:
         cluster.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:

@@ -32,7 +32,6 @@ class EngineGpu:
         gpu_id: Unique in the cluster.
         device: Type as people name it; memory belongs to it.
         slots: In how many parts the engine can hand it out; 0 = only as a whole.
-        is_addressable: The engine takes an order for this very GPU; otherwise it chooses one of the node.
         sharing: How jobs share it, as far as the engine says that.
     """
 
@@ -40,7 +39,6 @@ class EngineGpu:
     device: str
     memory_bytes: int
     slots: int = 0
-    is_addressable: bool = True
     sharing: DeviceSharing = DeviceSharing.UNSTATED
 
 

@@ -167,9 +167,9 @@ class JobWatch:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, job_id: str, tag: str, work: Work, *, now_ms: int, tenant: str = "") -> SharedJob:
+    def add(self, job_id: str, tag: str, work: Work, *, now_ms: int) -> SharedJob:
         """Hand a job in; it is known to the bridge when this returns."""
-        record = JobRecord(tag=tag, tenant=tenant, submitted_at_ms=now_ms, beat=1)
+        record = JobRecord(tag=tag, submitted_at_ms=now_ms, beat=1)
         job = SharedJob(job_id, work, record, self.tables)
         self.tables.write(JOB + job_id, encode(record))
         with self._lock:

@@ -112,7 +112,6 @@ class Attempt:
             spec, directory.log, (observed or {}).get("log"), are_several=bool(self.ranks)
         )
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
-        self._boot_id = read_text(spec, "boot_id")
         self.spec = spec
         self._leader: ProcessIdentity | None = None
         self._shim: ProcessIdentity | None = None

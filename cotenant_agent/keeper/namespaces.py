@@ -155,6 +155,7 @@ def _become_init(
 
 
 def _fork(run_job: Callable[[], NoReturn]) -> int:
+    # The shim has its own: the swarm of simulated machines puts another `os` into that module.
     pid = os.fork()
     if pid == 0:
         run_job()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import threading
 import uuid
@@ -18,6 +17,7 @@ from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.client_errors import InputError, ServiceError
 from cotenant.option_types import FiniteRange, Integers
 from cotenant.quantities import format_percent, format_slowdown
+from cotenant.stop_signals import until_signal
 from cotenant.v1 import prediction_pb2
 from cotenant_agent import system_clock
 from cotenant_agent.devices.nvml_inventory import NvmlInventory
@@ -84,7 +84,7 @@ def observe(
         silent_jobs=silent_jobs,
     )
     kinds = _ENGINES[engine] if engine else ()
-    stop = _until_signal()
+    stop = until_signal()
     end_ns = system_clock.steady_ns() + int((seconds or 10**9) * _NS_PER_S)
     while not stop.is_set() and system_clock.steady_ns() < end_ns:
         _tell(session, _of(kinds, observer.beat(system_clock.steady_ns())), record=record)
@@ -110,14 +110,6 @@ def _tell_unmeasured(silent: Iterable[str], observer: Observer, kinds: tuple[str
                 else "it prints no steps into a file"
             )
             tell(f"{job_id}: {cause}, and its utilization has no period; nothing is measured")
-
-
-def _until_signal() -> threading.Event:
-    """Return what is set by SIGINT and SIGTERM."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
 
 
 def _wait(stop: threading.Event, interval_s: float, silent_jobs: SilentJobs) -> None:

@@ -18,6 +18,7 @@ from cotenant_simulator.readers.chosen_counts import GPU_COUNT_MAX
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import fingerprint
 from cotenant_simulator.report.json_report import Question, as_json
+from cotenant_simulator.report.text_file import write_text
 from cotenant_simulator.run.records import HOUR_MS, NodeFailures, OverheadCosts, RunResult, RunSettings
 from scheduler_service.core.errors import TenantRulesError
 from scheduler_service.core.queue.tenants import TenantRules, parse_tenants
@@ -56,9 +57,9 @@ def run_live(flags: dict[str, Any], names: Sequence[str], timings: dict[str, obj
         return as_seeds_json(question, experiment.seeds, runs)
     report = as_json(question, runs.last_results, runs.caveats)
     if flags["report"] is not None:
-        from cotenant_simulator.report.page import write_page
+        from cotenant_simulator.report.page import page
 
-        write_page(flags["report"], report, runs.last_results, runs.machines)
+        write_text(flags["report"], page(report, runs.last_results, runs.machines))
     return report
 
 

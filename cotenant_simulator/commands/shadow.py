@@ -11,6 +11,7 @@ import click
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.option_types import FiniteRange
 from cotenant_simulator.commands.simulate import BASELINE
+from cotenant_simulator.report.text_file import write_text
 from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO
 
 _PATH = click.Path(path_type=Path)
@@ -98,5 +99,5 @@ def shadow(
         warnings=warnings,
     )
     if report is not None:
-        draws.write_page(report, as_page(found))
+        write_text(report, as_page(found))
     click.echo(json.dumps(found, indent=1) if output == "json" else as_text(found))

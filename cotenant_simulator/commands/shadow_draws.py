@@ -162,15 +162,3 @@ def simulate_draws(
         runs.append(simulate_draw(drawn, machines, policy=policy, error=error, seed=seed))
     sys.stderr.write("\n")
     return runs
-
-
-def write_page(path: Path, text: str) -> None:
-    """Write a page for the browser.
-
-    Raises:
-        InputError: It cannot be written.
-    """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error}; name a file in a folder that exists") from error

@@ -15,6 +15,7 @@ from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.option_types import FiniteRange, Integers
 from cotenant.system_clock import cpu_s
 from cotenant_simulator.errors import InputError
+from cotenant_simulator.report.text_file import write_text
 from cotenant_simulator.truth.cluster import DEFAULT_CLUSTER
 from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO
 
@@ -109,7 +110,7 @@ def simulate(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (
     report = run(flags, names, timings)
     _print(flags, report)
     if flags["timings"] is not None:
-        _write(flags["timings"], json.dumps({**timings, "process_cpu_s": cpu_s()}, indent=1) + "\n")
+        write_text(flags["timings"], json.dumps({**timings, "process_cpu_s": cpu_s()}, indent=1) + "\n")
     if _has_unfinished(report):
         context.exit(_EXIT_UNFINISHED)
 
@@ -157,13 +158,6 @@ def _require_place(path: Path | None) -> None:
     """Refuses before the run what could not be written after it."""
     if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
         raise InputError(f"{path} cannot be written; name a file in a folder that exists and may be written to")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error}; name a file in a folder that exists") from error
 
 
 def _has_unfinished(report: Mapping[str, Any]) -> bool:

@@ -41,10 +41,6 @@ class StepTimes:
         self._curves: dict[str, Curve] = {}
         self._found: dict[tuple[str, int], tuple[float, float]] = {}
 
-    def applications(self) -> set[str]:
-        """Return the applications with measured placements."""
-        return {key.partition(",")[0] for key in self._lines}
-
     def at(self, application: str, gpus_by_node: Sequence[int], local_samples: int) -> tuple[float, float]:
         """Return (step, sync) time in seconds of one pass.
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cotenant_simulator.errors import InputError
 from cotenant_simulator.report.charts import Line, chart, legend, number
 from cotenant_simulator.report.gantt import gantt
 from cotenant_simulator.report.html_document import document, note, table
@@ -18,18 +17,6 @@ from cotenant_simulator.truth.cluster import Cluster
 
 ROWS_PER_SIDE = 10
 _HOUR_S = 3_600.0
-
-
-def write_page(path: Path, report: Mapping[str, Any], results: Sequence[RunResult], cluster: Cluster) -> None:
-    """Write the page.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    try:
-        path.write_text(page(report, results, cluster), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error}; name a file in a folder that exists") from error
 
 
 def page(report: Mapping[str, Any], results: Sequence[RunResult], cluster: Cluster) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from cotenant.graph_file import GraphFileError, read_graph
 from cotenant.memory_verdict import MemoryVerdict, judge_memory
 from cotenant.v1 import prediction_pb2
 from predictor_service.errors import GraphError, MalformedGraphError
-from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import Estimate, JobAnswer
 from predictor_service.registry.version_holder import VersionHolder
@@ -28,18 +28,11 @@ _VERDICTS = {
 }
 
 
-class _InProcessDescriber:
-    """Describes the user's own file here: no other user's request is at risk."""
-
-    def describe(self, data: bytes, bindings: Mapping[str, int] | None = None) -> GraphDescription:
-        return describe_graph(data, bindings)
-
-
 def open_predictor(state_dir: Path) -> Predictor:
     """Opens the use case on the models of a state folder; without any, answers come from device peaks."""
     versions = VersionHolder(VersionStore(state_dir / "models"))
     versions.reload()
-    return Predictor(GraphLibrary(_InProcessDescriber(), None), versions)
+    return Predictor(GraphLibrary(InProcessDescriber(), None), versions)
 
 
 def read_graph_file(path: Path) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from cotenant.client_errors import InputError
-from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
+from cotenant.command_run import EXIT_ERROR, EXIT_NOT_FOUND, EXIT_USAGE, HELP, run_command
 from cotenant.device_calibration import DeviceCalibration, read_calibration_file
 from cotenant.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
 from cotenant.memory_verdict import MemoryVerdict
@@ -46,7 +46,6 @@ from predictor_service.features.job_settings import check_settings
 from predictor_service.inference.records import JobQuestion
 from predictor_service.settings import SETTINGS, Settings
 
-EXIT_NOT_FOUND: Final = 3
 EXIT_DOES_NOT_FIT: Final = 4
 _EXIT_CODES: Final = (
     (UnknownVersionError, EXIT_NOT_FOUND),

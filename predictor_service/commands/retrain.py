@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from cotenant.command_run import EXIT_INTERRUPTED
 from cotenant.structured_log import start_logging
 from predictor_service.registry.model_registry import ModelRegistry, current_user
 from predictor_service.settings import SETTINGS, Settings
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _PATH: Final = click.Path(path_type=Path)
 EXIT_REFUSED: Final = 4
-EXIT_INTERRUPTED: Final = 130
 _NICENESS: Final = 5
 
 

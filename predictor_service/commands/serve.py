@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
 
+from cotenant.stop_signals import until_signal
 from cotenant.structured_log import start_logging
 from cotenant.system_clock import now_ms
 from cotenant.tls_settings import check_listening
@@ -60,9 +60,7 @@ def serve(settings: Settings) -> None:
         socket=settings.socket,
         serve_roleless=settings.serve_roleless,
     )
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = until_signal()
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ExitStack() as stack:
         _run(settings, options, stop, stack)

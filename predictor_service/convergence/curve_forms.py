@@ -48,11 +48,6 @@ class FittedForm:
         """The fitted loss after so many epochs since the curve began, 0 or more."""
         return float(_SHAPES[self.name](self.parameters, epochs))
 
-    @property
-    def floor(self) -> float:
-        """The loss that is never passed, however long the training."""
-        return self.parameters["b2"] if self.name == "optimus" else self.parameters["b"]
-
 
 _SHAPES: Final[Mapping[str, Callable[[Mapping[str, float], float], float]]] = {
     "optimus": lambda p, k: 1 / max(p["b0"] * k + p["b1"], 1e-12) + p["b2"],

@@ -78,7 +78,6 @@ class TrainingEnd:
         planned_remaining: Epochs to plan with: to the loose threshold while that is not reached, 5 % added.
         reached: Whether the points already reach the goal.
         loose_epochs_total: The same for the loose threshold; None where it is behind or not asked for.
-        spread: Standard deviation of the logarithm of the remaining epochs over all forms.
         reliable: Whether the forms agree.
         forms: Every form, fitted to all points.
     """
@@ -89,7 +88,6 @@ class TrainingEnd:
     planned_remaining: float | None
     reached: bool
     loose_epochs_total: float | None
-    spread: float
     reliable: bool
     forms: Sequence[FormPrediction]
 
@@ -109,7 +107,7 @@ def predict_end(series: LossSeries, goal: Goal, confidence: float = 0.9) -> Trai
     if len(series.epochs) < POINTS_MIN:
         return TrainingEnd(
             epochs_total=None, lower=None, upper=None, planned_remaining=None, reached=False, loose_epochs_total=None,
-            spread=math.inf, reliable=False, forms=(),
+            reliable=False, forms=(),
         )  # fmt: skip
     fitted = fit_forms(series.epochs - series.restarted_at, series.losses)
     forms = [FormPrediction(form=form, epochs_total=_end_of(form, series, goal, now)) for form in fitted]
@@ -121,7 +119,7 @@ def predict_end(series: LossSeries, goal: Goal, confidence: float = 0.9) -> Trai
     if total is None:
         return TrainingEnd(
             epochs_total=None, lower=None, upper=None, planned_remaining=None, reached=False,
-            loose_epochs_total=loose_total, spread=spread, reliable=False, forms=forms,
+            loose_epochs_total=loose_total, reliable=False, forms=forms,
         )  # fmt: skip
     factor = math.exp(NormalDist().inv_cdf(0.5 + confidence / 2) * max(spread, SPREAD_MIN))
     planned_to = loose_total if loose_total is not None else total
@@ -132,7 +130,6 @@ def predict_end(series: LossSeries, goal: Goal, confidence: float = 0.9) -> Trai
         planned_remaining=OVERESTIMATE * (planned_to - now),
         reached=False,
         loose_epochs_total=loose_total,
-        spread=spread,
         reliable=spread <= RELIABLE_SPREAD,
         forms=forms,
     )
@@ -172,7 +169,7 @@ def smooth(losses: FloatArray) -> FloatArray:
 def _reached(epoch: float) -> TrainingEnd:
     return TrainingEnd(
         epochs_total=epoch, lower=epoch, upper=epoch, planned_remaining=0.0, reached=True, loose_epochs_total=None,
-        spread=0.0, reliable=True, forms=(),
+        reliable=True, forms=(),
     )  # fmt: skip
 
 

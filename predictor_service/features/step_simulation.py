@@ -29,8 +29,8 @@ _WEIGHT_BYTES: Final = 4
 _FIXED_LAUNCHES: Final = 3
 _STEP_HOST_MS: Final = 0.3
 # One host process that makes, copies and collates samples; round figures of ordinary loaders.
-_INPUT_BYTES_PER_MS: Final = 2e6
-_SAMPLE_HOST_MS: Final = 0.005
+INPUT_BYTES_PER_MS: Final = 2e6
+SAMPLE_HOST_MS: Final = 0.005
 # Tiles of matrix libraries, and how far they cut the inner size of a product that has too few tiles.
 _TILE: Final = 128
 _INNER_CUT: Final = 256
@@ -92,7 +92,7 @@ def simulate_step(work: ForwardWork, device: DeviceType, precision: str) -> Mapp
     kernel_ms = np.maximum(flops_ms, traffic_bytes * (1e3 / device.memory_bytes_per_s))
     busy_ms = float(kernel_ms.sum())
     host_ms = device.launch_ms * (len(kernel_ms) + _FIXED_LAUNCHES) + _STEP_HOST_MS
-    input_ms = work.input_bytes / _INPUT_BYTES_PER_MS + work.batch * _SAMPLE_HOST_MS
+    input_ms = work.input_bytes / INPUT_BYTES_PER_MS + work.batch * SAMPLE_HOST_MS
     return {
         "simulated_busy_ms": busy_ms,
         "simulated_launched_ms": float(np.maximum(kernel_ms, device.launch_ms).sum()),

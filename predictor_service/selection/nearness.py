@@ -113,7 +113,7 @@ def name_kinds(features: FloatArray) -> tuple[IndexArray, IndexArray]:
     Args:
         features: Whole vectors, shape (rows, len(FEATURES)).
     """
-    rounded = np.round(_columns(features, (*KIND_COLUMNS, *SETTING_COLUMNS)), _DECIMALS)
+    rounded = np.round(_columns(features), _DECIMALS)
     kinds = np.unique(rounded[:, : len(KIND_COLUMNS)], axis=0, return_inverse=True)[1].reshape(-1)
     return kinds, np.unique(rounded, axis=0, return_inverse=True)[1].reshape(-1)
 
@@ -128,7 +128,7 @@ def learn_nearness(features: FloatArray, groups: Sequence[frozenset[str]]) -> Ne
     Returns:
         None where no kind was measured at two settings, or all kinds are of one family.
     """
-    columns, kinds_count = _columns(features, (*KIND_COLUMNS, *SETTING_COLUMNS)), len(KIND_COLUMNS)
+    columns, kinds_count = _columns(features), len(KIND_COLUMNS)
     deviation = columns.std(axis=0)
     scale = np.where(deviation > 1e-9, deviation, 1.0)
     kinds, settings = name_kinds(features)
@@ -147,8 +147,10 @@ def learn_nearness(features: FloatArray, groups: Sequence[frozenset[str]]) -> Ne
     )
 
 
-def _columns(features: FloatArray, names: Sequence[str]) -> FloatArray:
-    return np.asarray(features[:, [FEATURE_INDEX[name] for name in names]], dtype=np.float64)
+def _columns(features: FloatArray) -> FloatArray:
+    return np.asarray(
+        features[:, [FEATURE_INDEX[name] for name in (*KIND_COLUMNS, *SETTING_COLUMNS)]], dtype=np.float64
+    )
 
 
 def _least_between_families(columns: FloatArray, kinds: IndexArray, groups: Sequence[frozenset[str]]) -> float:

@@ -18,15 +18,13 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from predictor_service.features.devices import find_device_type
-from predictor_service.features.step_simulation import described_step_parts
+from predictor_service.features.step_simulation import INPUT_BYTES_PER_MS, SAMPLE_HOST_MS, described_step_parts
 from predictor_service.learning.learning_task import FloatArray, JobFacts
 
 _BUSY_PARTS: Final = ("arithmetic", "traffic", "weights", "launches", "tiles")
 _HOST_PARTS: Final = ("fixed", "launches", "samples", "input")
 PARTS: Final = len(_BUSY_PARTS) + len(_HOST_PARTS)
 """Of a row of `share_parts`: busy parts first."""
-_SAMPLE_MS: Final = 0.005
-_INPUT_BYTES_PER_MS: Final = 2e6
 _OVERLAPS: Final = (1.0, 2.0, 6.0)
 """Values of p that are compared."""
 _ROWS_PER_COEFFICIENT: Final = 4
@@ -55,8 +53,8 @@ def share_parts(job: JobFacts) -> FloatArray | None:
     known = {
         **described,
         "tiles": job.graph.get("simulated_tiled_products_ms", 0.0),
-        "samples": job.micro_batch_size * _SAMPLE_MS,
-        "input": job.graph.get("input_bytes", 0.0) / _INPUT_BYTES_PER_MS,
+        "samples": job.micro_batch_size * SAMPLE_HOST_MS,
+        "input": job.graph.get("input_bytes", 0.0) / INPUT_BYTES_PER_MS,
     }
     return np.array([known[name] for name in (*_BUSY_PARTS, *_HOST_PARTS)])
 

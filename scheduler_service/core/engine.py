@@ -290,17 +290,8 @@ class SchedulerEngine:
             lane,
         )
 
-    def explain(self, job_id: str) -> Decision:
-        """Say why a job is where it is, with the candidates looked at where it waits for the policy.
-
-        Raises:
-            KeyError: No such job is known (any more).
-        """
-        found = self.explanation(job_id)
-        return found.find() if isinstance(found, Explanation) else found
-
     def explanation(self, job_id: str) -> Explanation | Decision:
-        """Return the same where it is known, or else a question that may be answered elsewhere meanwhile.
+        """Return why a job is where it is; of one that waits for the policy, a question that may be answered elsewhere.
 
         Raises:
             KeyError: No such job is known (any more).

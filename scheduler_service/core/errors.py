@@ -23,8 +23,6 @@ class InvalidTransition(CoreError):  # noqa: N818 - it names what happened, as t
 
     def __init__(self, *, job_id: str, phase: str, event_kind: str, story: Iterable[str]) -> None:
         self.job_id = job_id
-        self.phase = phase
-        self.event_kind = event_kind
         self.story = tuple(story)
         lines = "\n  ".join(self.story) or "(no story)"
         super().__init__(f"{event_kind} is impossible for job {job_id} in phase {phase}; its story:\n  {lines}")

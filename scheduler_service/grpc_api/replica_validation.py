@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cotenant.parameter_assignment import BLOCK_NAMES_BYTES_MAX, BLOCKS_MAX
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import FieldViolation
 
 SERVERS_MAX = 64
-BLOCKS_MAX = 4_096
-BLOCK_NAMES_BYTES_MAX = 131_072
 BLOCK_PARAMETERS_MAX = 10**12
 STRAGGLER_RATIO_MAX = 100.0
 STRAGGLER_WINDOW_MS_MAX = 24 * 3_600_000

@@ -12,13 +12,13 @@ from cotenant_simulator.run.records import OverheadCosts
 from cotenant_simulator.truth.trace import GIB, Trace
 from scheduler_service.core.cluster_view.cluster_index import KeptIndex
 from scheduler_service.core.cluster_view.view import SchedulingView
-from scheduler_service.core.commands import Command, LaunchJob, StopJob, WakeAt
+from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.events import Event, JobProgressed, JobStarted
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
 from scheduler_service.policies.tiresias import Tiresias
 from tests.support.cases import sampled
-from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
+from tests.support.simulated_runs import kind, noting_orders, simulation, trace_job, trace_of
 
 POLICIES: dict[str, tuple[type, dict[str, object]]] = {
     "pab": (PerformanceAwareBinPacking, {"interval_ms": 10_000, "warm_up_ms": 37_000}),
@@ -49,21 +49,13 @@ def mixed(seed: int) -> Trace:
 def run_once(policy: str, trace: Trace, report_interval_ms: int = 0) -> tuple[list[object], int]:
     """Return all orders, and how many facts there were."""
     found: list[object] = []
-
-    def note(event: Event, commands: list[Command]) -> None:
-        for order in commands:
-            if isinstance(order, LaunchJob):
-                found.append((event.at_ms, order.job_id, tuple(part.gpu_id for part in order.assignments)))
-            elif isinstance(order, StopJob):
-                found.append((event.at_ms, order.job_id))
-
     _, parameters = POLICIES[policy]
     run = simulation(
         trace,
         cluster="2x4",
         policy=policy,
         parameters=parameters,
-        observe=note,
+        observe=noting_orders(found),
         charges=CHARGES,
         report_interval_ms=report_interval_ms,
     )

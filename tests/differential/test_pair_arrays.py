@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from benchmarks.large_clusters import LargeCluster
 from scheduler_service.core.cluster_view.view import SchedulingView
-from scheduler_service.core.decisions import Decision, Start, unfolded
 from scheduler_service.policies.pairing import sjf_sharing
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
 from tests.support.cases import for_each
-from tests.support.crowds import dense_view
+from tests.support.crowds import dense_view, starts
 from tests.support.ruler_instances import SharingInstance
-
-
-def starts(decisions: Sequence[Decision]) -> list[tuple[str, tuple[str, ...], int]]:
-    return [
-        (one.job_id, tuple(part.gpu_id for part in one.assignments), one.micro_batch_size)
-        for one in unfolded(decisions)
-        if isinstance(one, Start)
-    ]
 
 
 def both(view: SchedulingView) -> list[list[object]]:

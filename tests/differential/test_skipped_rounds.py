@@ -13,11 +13,9 @@ from cotenant_simulator.truth.cluster import read_cluster
 from cotenant_simulator.truth.predictions import NoErrors, TruthPredictor
 from cotenant_simulator.truth.trace import Trace
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
-from scheduler_service.core.commands import Command, LaunchJob, StopJob
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.events import Event
 from scheduler_service.policy_registry import POLICIES, make_policy
-from tests.support.simulated_runs import trace_job, trace_of
+from tests.support.simulated_runs import noting_orders, trace_job, trace_of
 
 DECIDE_ONLY_WAITING = [name for name in POLICIES if getattr(make_policy(name, {}), "decides_only_waiting", False)]
 CHARGES = OverheadCosts(launch_ms=1_000, restart_ms=5_000, checkpoint_ms=3_000)
@@ -57,19 +55,14 @@ def play(name: str, trace: Trace, *, is_always_asked: bool) -> tuple[list[object
     """Return all orders of a run, and its policy."""
     found, made = list[object](), list[CountedPolicy]()
 
-    def note(event: Event, commands: Sequence[Command]) -> None:
-        for order in commands:
-            if isinstance(order, LaunchJob):
-                found.append((event.at_ms, order.job_id, tuple(part.gpu_id for part in order.assignments)))
-            elif isinstance(order, StopJob):
-                found.append((event.at_ms, order.job_id))
-
     def make(policy: str, parameters: Mapping[str, object]) -> Policy:
         made.append(CountedPolicy(make_policy(policy, parameters), is_always_asked=is_always_asked))
         return made[-1]
 
     cluster, predictor = read_cluster("3x4", device=trace.device), TruthPredictor(trace.truth, NoErrors())
-    Simulation(trace, cluster, predictor, RunSettings(policy=name, charges=CHARGES), observe=note, make=make).run()
+    Simulation(
+        trace, cluster, predictor, RunSettings(policy=name, charges=CHARGES), observe=noting_orders(found), make=make
+    ).run()
     return found, made[0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from scheduler_service.core.decisions import Decision, Hold, Start, unfolded
 from scheduler_service.core.records import Share
 from scheduler_service.policies.pairing import sjf_sharing
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
-from tests.support.crowds import dense_view
+from tests.support.crowds import dense_view, starts
 from tests.support.scheduling import job, node, pair, pending, prediction, running, store, view
 
 HOUR_MS = 3_600_000
@@ -77,14 +76,6 @@ def forgetful(seed: int) -> SchedulingView:
         for (name, one), forget in zip(full.running.items(), reversed(chosen), strict=False)
     }
     return replace(full, pending=tuple(waiting), running=there, index=FreshIndex())
-
-
-def starts(decisions: Sequence[Decision]) -> list[tuple[str, tuple[str, ...], int]]:
-    return [
-        (one.job_id, tuple(part.gpu_id for part in one.assignments), one.micro_batch_size)
-        for one in unfolded(decisions)
-        if isinstance(one, Start)
-    ]
 
 
 @pytest.mark.parametrize("block", range(4))

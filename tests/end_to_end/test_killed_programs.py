@@ -108,7 +108,7 @@ def kill_under_load(
 ) -> tuple[SchedulerClient, list[str]]:
     """Submits jobs in one thread while programs are killed in this one."""
     generator = random.Random(seed)
-    client = SchedulerClient(open_channel(ChannelOptions(address=cluster.scheduler_address)))
+    client = SchedulerClient(open_channel(ChannelOptions(address=cluster.target("scheduler"))))
     job_ids: list[str] = []
 
     def submit_all() -> None:

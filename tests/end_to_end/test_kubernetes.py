@@ -30,7 +30,7 @@ from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support import kubernetes_exchanges
 from tests.support.control_plane import ControlPlane, missing_parts, wait_until
 from tests.support.fake_kubelets import FakeKubelets
-from tests.support.fake_kubernetes import node_row, pod_row
+from tests.support.fake_kubernetes import node_row, plugin_node, pod_row
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -64,15 +64,6 @@ PATHS = {
 }
 # Newer than 1.20, which has the kind under an older version.
 OLDER_VERSIONS = {"policy/v1": "policy/v1beta1"}
-
-
-def plugin_node(name: str) -> Row:
-    """Return a node with one GPU, time-sliced in four by a device plugin."""
-    row = node_row(name, uuids="")
-    row["metadata"]["labels"] = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "4"}
-    amounts = {**row["status"]["allocatable"], "nvidia.com/gpu": "4"}
-    row["status"] |= {"allocatable": amounts, "capacity": amounts}
-    return row
 
 
 def manifests(name: str) -> list[Row]:

@@ -18,9 +18,10 @@ import pytest
 
 from cotenant.engines.errors import EngineError
 from cotenant.engines.placement_notes import planned_gpu, planned_slots
-from tests.support.control_plane import ControlPlane, free_ports, missing_parts, wait_until
+from tests.support.control_plane import ControlPlane, missing_parts, wait_until
+from tests.support.daemons import free_ports
 from tests.support.fake_kubelets import RUNNING_S_ANNOTATION, FakeKubelets, PodRun
-from tests.support.fake_kubernetes import node_row, pod_row
+from tests.support.fake_kubernetes import node_row, plugin_node, pod_row
 from tests.support.scheduler_process import SchedulerProcess
 
 pytestmark = [
@@ -62,14 +63,6 @@ class OurPrograms:
         if process is not None:
             process.kill()
             process.wait(90)
-
-
-def plugin_node(name: str) -> dict[str, Any]:
-    row = node_row(name, uuids="")
-    row["metadata"]["labels"] = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "4"}
-    amounts = {**row["status"]["allocatable"], "nvidia.com/gpu": "4"}
-    row["status"] |= {"allocatable": amounts, "capacity": amounts}
-    return row
 
 
 @pytest.fixture(scope="module")

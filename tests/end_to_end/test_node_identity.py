@@ -26,12 +26,6 @@ def scheduler(tmp_path: Path) -> Iterator[SchedulerProcess]:
         yield process
 
 
-@pytest.fixture
-def client(scheduler: SchedulerProcess) -> Iterator[SchedulerClient]:
-    with SchedulerClient(scheduler.address) as made:
-        yield made
-
-
 def start_endless(client: SchedulerClient) -> None:
     client.submit(steps_total=10**6)
     client.wait_for_phase("job-1", "RUNNING")

@@ -41,7 +41,7 @@ def test_ojpap_moves_a_worker_away_from_a_colocated_job_that_disturbs_more_than_
         pace.unlink()
         for job_id in (first, second):
             cluster.wait(job_id, "RUNNING")
-            wait_for_more_steps(cluster, job_id)
+            cluster.wait_for_more_steps(job_id)
         jobs = [cluster.client.get(job_id) for job_id in (first, second)]
         assert sorted(job.attempt for job in jobs) == [1, 2]
         assert [job.restarts for job in jobs] == [0, 0]
@@ -55,12 +55,6 @@ def test_ojpap_moves_a_worker_away_from_a_colocated_job_that_disturbs_more_than_
 def places(cluster: PolicyCluster, job_id: str) -> list[str]:
     """Return the GPUs of a job; none while it is between two of them."""
     return [part.gpu_id for part in cluster.client.get(job_id).assignments]
-
-
-def wait_for_more_steps(cluster: PolicyCluster, job_id: str) -> None:
-    """Wait until a job has done some steps from now on."""
-    before = cluster.client.get(job_id).steps_done
-    wait_until(lambda: cluster.client.get(job_id).steps_done > before + 5, what="more steps", timeout_s=PATIENCE_S)
 
 
 def test_co_located_jobs_are_moved_apart_when_a_gpu_falls_idle(tmp_path: Path) -> None:
@@ -78,7 +72,7 @@ def test_co_located_jobs_are_moved_apart_when_a_gpu_falls_idle(tmp_path: Path) -
         cluster.wait(second, "RUNNING")
         assert places(cluster, first) == places(cluster, second) != places(cluster, alone)
         for job_id in (first, second):
-            wait_for_more_steps(cluster, job_id)
+            cluster.wait_for_more_steps(job_id)
         cluster.client.cancel(alone)
         cluster.wait(alone, "CANCELLED")
         wait_until(
@@ -86,7 +80,7 @@ def test_co_located_jobs_are_moved_apart_when_a_gpu_falls_idle(tmp_path: Path) -
         )
         for job_id in (first, second):
             cluster.wait(job_id, "RUNNING")
-            wait_for_more_steps(cluster, job_id)
+            cluster.wait_for_more_steps(job_id)
             steps = [int(line[2]) for line in cluster.journal(job_id) if line[0] == "step"]
             assert sorted(set(steps)) == list(range(1, max(steps) + 1))
         jobs = [cluster.client.get(job_id) for job_id in (first, second)]

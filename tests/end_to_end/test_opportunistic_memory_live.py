@@ -12,8 +12,7 @@ from tests.support import opportunistic_training
 from tests.support.cases import sampled
 from tests.support.fake_predictor import FakePredictor
 from tests.support.opportunistic_training import HELD_BYTES, PEAK_BYTES, peak_file
-from tests.support.policy_cluster import ENDLESS, PATIENCE_S, PolicyCluster, policy_cluster
-from tests.support.scheduler_process import wait_until
+from tests.support.policy_cluster import ENDLESS, PolicyCluster, policy_cluster
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -42,17 +41,17 @@ def test_the_newer_of_two_jobs_waits_for_the_peak_of_the_older_and_leaves_when_b
     ):
         cluster.use("ojpp", "opportunistic_memory=true", "tau_max=0.04", 'compute_requirement="zero"')
         first, second = (training(cluster, name) for name in ("first", "second"))
-        wait_for_more_steps(cluster, second)
+        cluster.wait_for_more_steps(second)
         peak_file(tmp_path, first).touch()
         waiting = cluster.wait_until(second, lambda job: job.pause.reason.code == "PEAKS_NEAR", "it is paused")
         assert waiting.attempt == 1
-        wait_for_more_steps(cluster, first)
+        cluster.wait_for_more_steps(first)
         peak_file(tmp_path, first).unlink()
         assert cluster.wait_until(second, lambda job: not job.HasField("pause"), "it goes on").attempt == 1
-        wait_for_more_steps(cluster, second)
+        cluster.wait_for_more_steps(second)
 
         peak_file(tmp_path, second).touch()
-        wait_for_more_steps(cluster, second)
+        cluster.wait_for_more_steps(second)
         peak_file(tmp_path, first).touch()
         cluster.wait_for_reason(second, {"PEAKS_MET"})
         for job_id in (first, second):
@@ -60,7 +59,7 @@ def test_the_newer_of_two_jobs_waits_for_the_peak_of_the_older_and_leaves_when_b
         if goes_on_at_last:
             cluster.client.cancel(first)
             cluster.wait_until(second, lambda job: job.attempt == 2, "its next attempt")
-            wait_for_more_steps(cluster, second)
+            cluster.wait_for_more_steps(second)
         assert [cluster.client.get(job_id).restarts for job_id in (first, second)] == [0, 0]
         steps = [int(line[2]) for line in cluster.journal(second) if line[0] == "step"]
         assert sorted(steps) == list(range(1, max(steps) + 1)), "no step is lost or made twice"
@@ -69,9 +68,3 @@ def test_the_newer_of_two_jobs_waits_for_the_peak_of_the_older_and_leaves_when_b
 def training(cluster: PolicyCluster, name: str) -> str:
     command = [opportunistic_training.__file__, str(cluster.folder), str(ENDLESS), "40"]
     return cluster.submit(name, command=command, steps=ENDLESS, releases_memory=True)
-
-
-def wait_for_more_steps(cluster: PolicyCluster, job_id: str) -> None:
-    """Wait until a job has done some steps from now on."""
-    before = cluster.client.get(job_id).steps_done
-    wait_until(lambda: cluster.client.get(job_id).steps_done > before + 5, what="more steps", timeout_s=PATIENCE_S)

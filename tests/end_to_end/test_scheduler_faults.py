@@ -8,7 +8,6 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -25,18 +24,6 @@ from tests.support.small_disks import fill, small_disk
 
 NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
 SHORT_LEASES = ("--heartbeat-ms", "50", "--lease-ms", "3000", "--grace-ms", "500", "--progress-interval-ms", "50")
-
-
-@pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[SchedulerProcess]:
-    with SchedulerProcess(tmp_path, arguments=(*NO_PREDICTOR, "--progress-interval-ms", "50")) as process:
-        yield process
-
-
-@pytest.fixture
-def client(scheduler: SchedulerProcess) -> Iterator[SchedulerClient]:
-    with SchedulerClient(scheduler.address) as made:
-        yield made
 
 
 def export_log(state_dir: Path) -> list[dict[str, object]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import urllib.request
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -13,27 +12,15 @@ import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cotenant.v1 import prediction_pb2, scheduling_pb2
+from cotenant.v1 import scheduling_pb2
 from tests.support.fake_agent import FakeAgent
-from tests.support.fake_predictor import FakePredictor
+from tests.support.fake_predictor import FakePredictor, GenericPredictor
 from tests.support.grpc_errors import code_of, details_of, reason_of, rich_status
 from tests.support.loaded_programs import run_program
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, job_spec, wait_until
 
 NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
 QUICK = ("--progress-interval-ms", "50")
-
-
-@pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[SchedulerProcess]:
-    with SchedulerProcess(tmp_path, arguments=(*NO_PREDICTOR, "--progress-interval-ms", "50")) as process:
-        yield process
-
-
-@pytest.fixture
-def client(scheduler: SchedulerProcess) -> Iterator[SchedulerClient]:
-    with SchedulerClient(scheduler.address) as made:
-        yield made
 
 
 def test_a_job_is_submitted_runs_and_finishes(scheduler: SchedulerProcess, client: SchedulerClient) -> None:
@@ -189,17 +176,6 @@ def test_predictions_are_asked_shown_and_their_outcomes_reported(tmp_path: Path)
         client.wait_for_phase("job-1", "FINISHED")
         wait_until(lambda: predictor.outcomes, what="an outcome")
         assert predictor.outcomes[0].prediction_id == job.predictions[0].prediction_id
-
-
-class GenericPredictor(FakePredictor):
-    """Knows nothing of the nodes' type of GPU."""
-
-    def PredictJob(  # noqa: N802
-        self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
-    ) -> prediction_pb2.PredictJobResponse:
-        answer = super().PredictJob(request, context)
-        answer.device, answer.device_is_generic = request.device, True
-        return answer
 
 
 def test_jobs_run_alone_on_an_unknown_gpu_type(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc, scheduling_pb2, scheduling_pb2_grpc
 from tests.support.certificates import make_authority, make_certificate
 from tests.support.grpc_errors import code_of, details_of
-from tests.support.scheduler_process import SchedulerProcess
+from tests.support.scheduler_process import SchedulerProcess, tls_scheduler
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 
@@ -30,10 +30,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scheduler(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchedulerProcess]:
-    arguments = ["--predictor", "", "--policy", "fifo", "--client-ca-file", str(certificates / "ca.pem")]
-    arguments += ["--tls-certificate-file", str(certificates / "server.pem")]
-    arguments += ["--tls-key-file", str(certificates / "server.key")]
-    with SchedulerProcess(tmp_path_factory.mktemp("scheduler"), arguments=arguments) as process:
+    with tls_scheduler(tmp_path_factory.mktemp("scheduler"), certificates) as process:
         yield process
 
 

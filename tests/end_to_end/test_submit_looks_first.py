@@ -32,12 +32,6 @@ def scheduler(tmp_path: Path, predictor: FakePredictor) -> Iterator[SchedulerPro
         yield process
 
 
-@pytest.fixture
-def client(scheduler: SchedulerProcess) -> Iterator[SchedulerClient]:
-    with SchedulerClient(scheduler.address) as made:
-        yield made
-
-
 def refused(client: SchedulerClient, **fields: Any) -> str:
     with pytest.raises(grpc.RpcError) as caught:
         client.answer_to(**fields)

@@ -32,7 +32,7 @@ from tests.support.certificates import make_authority, make_certificate, make_ex
 from tests.support.loaded_programs import start_program
 from tests.support.log_schema import read_lines
 from tests.support.real_cluster import ROOT
-from tests.support.scheduler_process import SchedulerProcess
+from tests.support.scheduler_process import SchedulerProcess, tls_scheduler
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 
@@ -204,10 +204,7 @@ def test_a_port_that_never_finishes_its_greeting_is_left(certificates: Path, mon
 
 @pytest.fixture(scope="module")
 def scheduler(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchedulerProcess]:
-    arguments = ["--predictor", "", "--policy", "fifo", "--client-ca-file", str(certificates / "ca.pem")]
-    arguments += ["--tls-certificate-file", str(certificates / "server.pem")]
-    arguments += ["--tls-key-file", str(certificates / "server.key")]
-    with SchedulerProcess(tmp_path_factory.mktemp("scheduler"), arguments=arguments) as process:
+    with tls_scheduler(tmp_path_factory.mktemp("scheduler"), certificates) as process:
         yield process
 
 

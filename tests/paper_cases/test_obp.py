@@ -6,7 +6,6 @@ from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.policies.obp import OpportunisticBinPacking
 from tests.support.scheduling import all_pairs, gpu, job, memory, node, pending, prediction, running, store, view
 
-GIB = 2**30
 KEYS = ("small", "middle", "large")
 # GiB of the 99 % bound; utilization is high on purpose: OBP does not look at it.
 KNOWN = store(

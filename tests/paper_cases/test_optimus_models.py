@@ -44,7 +44,7 @@ def test_equation_1_is_found_again_from_its_own_points() -> None:
     epochs = np.arange(40.0)
     fitted = fit_optimus(epochs, 1 / (0.2 * epochs + 1.0) + 0.1)
     assert (fitted.parameters["b0"], fitted.parameters["b1"]) == pytest.approx((0.2, 1.0), rel=0.03)
-    assert fitted.floor == pytest.approx(0.1, abs=0.002)
+    assert fitted.parameters["b2"] == pytest.approx(0.1, abs=0.002)
 
 
 def test_convergence_is_the_owner_s_threshold_held_for_several_epochs() -> None:

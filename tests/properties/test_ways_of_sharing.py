@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.pair_table import PairTable
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import PairJob, PairsAnswer, PairsQuestion
 from predictor_service.profile_store.measurement_window import MeasurementWindow, StoredMeasurementWindow
 from tests.support import measurement_windows
-from tests.support.predictor_service import InProcessDescriber
 
 _JOBS = 3
 

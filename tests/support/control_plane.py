@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -20,6 +18,7 @@ import yaml
 from cotenant.engines.errors import EngineError
 from cotenant.engines.kubernetes.access import ClusterAccess
 from cotenant.engines.kubernetes.api import ServedApi
+from tests.support.daemons import end_process, free_ports
 
 CACHE = Path(os.environ.get("COTENANT_KUBERNETES_CACHE", Path.home() / ".cache" / "cotenant-kubernetes"))
 ADMIN_TOKEN = "admin-of-the-test"
@@ -114,12 +113,7 @@ class ControlPlane:
         """End one of them and wait until it is gone."""
         process = self._running.pop(name, None)
         if process is not None:
-            process.send_signal(number)
-            try:
-                process.wait(90)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(90)
+            end_process(process, number)
 
     def revive(self) -> None:
         """Start again what has ended by itself, as a kubelet does: controllers give up on a slow API server."""
@@ -235,15 +229,6 @@ class ControlPlane:
             )
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nobody has now."""
-    with contextlib.ExitStack() as stack:
-        bound = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in bound:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in bound]
-
-
 def wait_until(holds: Callable[[], bool], what: str, *, seconds: float = WAIT_S) -> None:
     """Wait until something holds.
 
@@ -255,8 +240,3 @@ def wait_until(holds: Callable[[], bool], what: str, *, seconds: float = WAIT_S)
         if time.monotonic() > end_s:
             raise TimeoutError(f"not in time: {what}")
         time.sleep(0.2)
-
-
-def show(document: object) -> str:
-    """Return a document as JSON for a message."""
-    return json.dumps(document)[:2_000]

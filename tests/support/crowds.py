@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from scheduler_service.core.cluster_view.view import SchedulingView
+from scheduler_service.core.decisions import Decision, Start, unfolded
 from scheduler_service.core.records import JobRequest, Share
 from tests.support.scheduling import GIB, job, memory, node, pair, pending, prediction, running, store, view
 
@@ -143,3 +145,12 @@ def full_view(seed: int) -> SchedulingView:
     return view(
         nodes=machines, waiting=waiting, holding=holding, predictions=known, now_ms=20_000_000, nodes_per_job_max=0
     )
+
+
+def starts(decisions: Sequence[Decision]) -> list[tuple[str, tuple[str, ...], int]]:
+    """Return which jobs start, on which GPUs and with which micro-batch, in order."""
+    return [
+        (one.job_id, tuple(part.gpu_id for part in one.assignments), one.micro_batch_size)
+        for one in unfolded(decisions)
+        if isinstance(one, Start)
+    ]

@@ -14,8 +14,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from cotenant.engines.kubernetes.access import ClusterAccess
+from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.kubernetes.api import ServedApi
 from cotenant.engines.kubernetes.device_taints import RULES_PATH, SLICES_PATH
+from cotenant.engines.records import EngineJob
 
 Document = dict[str, Any]
 _POD = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/]+)(/status|/binding)?")
@@ -47,6 +49,21 @@ def pod_row(
         "metadata": about,
         "spec": {"schedulerName": scheduler, "containers": [container]},
     }
+
+
+def plugin_node(name: str) -> Document:
+    """Return a node with one GPU, time-sliced in four by a device plugin."""
+    row = node_row(name, uuids="")
+    row["metadata"]["labels"] = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "4"}
+    amounts = {**row["status"]["allocatable"], "nvidia.com/gpu": "4"}
+    row["status"] |= {"allocatable": amounts, "capacity": amounts}
+    return row
+
+
+def only_job(engine: KubernetesEngine) -> EngineJob:
+    """Return the one job that the engine sees."""
+    [job] = engine.read().jobs
+    return job
 
 
 class FakeKubernetes:

@@ -149,6 +149,17 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
             context.abort(code, "told to fail")
 
 
+class GenericPredictor(FakePredictor):
+    """Knows nothing of any device type."""
+
+    def PredictJob(  # noqa: N802
+        self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.PredictJobResponse:
+        answer = super().PredictJob(request, context)
+        answer.device, answer.device_is_generic = request.device, True
+        return answer
+
+
 def estimate(value: float) -> resources_pb2.Estimate:
     return resources_pb2.Estimate(
         value=value,

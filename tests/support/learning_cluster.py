@@ -126,18 +126,18 @@ def learning_cluster(
     monkeypatch.setenv("COTENANT_PREDICTOR_DATASETS", str(no_datasets))
     for name, value_ms in {"heartbeat": 200, **delays_ms}.items():
         monkeypatch.setenv(f"COTENANT_SCHEDULER_{name.upper()}_MS", str(value_ms))
+    monkeypatch.setenv("COTENANT_AGENT_COLLECT_PROFILES", str(collect_profiles).lower())
     options = AgentOptions(
         standin_cores=(max(os.sched_getaffinity(0)),),
         allowed_directories=(jobs,),
         stop_jobs_on_exit=True,
-        collect_profiles=collect_profiles,
     )
     cluster = LocalCluster(state_dir=state, policy="horus", agents=(options,))
     cluster.start()
     try:
         with (
-            open_channel(ChannelOptions(address=cluster.scheduler_address)) as scheduler,
-            open_channel(ChannelOptions(address=cluster.predictor_address)) as predictor,
+            open_channel(ChannelOptions(address=cluster.target("scheduler"))) as scheduler,
+            open_channel(ChannelOptions(address=cluster.target("predictor"))) as predictor,
         ):
             yield LearningCluster(cluster, SchedulerClient(scheduler), PredictorClient(predictor), jobs)
     finally:

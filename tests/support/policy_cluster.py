@@ -43,6 +43,11 @@ class PolicyCluster(LiveCluster):
         """Wait until a job waits or runs for one of these reasons."""
         wait_until(lambda: self.client.get(job_id).reason.code in codes, what=f"{codes}", timeout_s=self.patience_s)
 
+    def wait_for_more_steps(self, job_id: str) -> None:
+        """Wait until a job has done some steps from now on."""
+        before = self.client.get(job_id).steps_done
+        wait_until(lambda: self.client.get(job_id).steps_done > before + 5, what="more steps", timeout_s=PATIENCE_S)
+
     def log(self, job_id: str) -> str:
         """Return what a job has printed."""
         request = scheduling_pb2.ReadJobLogRequest(job_id=job_id)

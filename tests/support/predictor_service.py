@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -10,13 +10,13 @@ from pathlib import Path
 import grpc
 
 from cotenant.v1 import prediction_pb2_grpc
-from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.metrics import ServiceMetrics
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 from predictor_service.grpc_api.request_pipeline import RequestPipeline
 from predictor_service.grpc_api.server import PredictionServer, ServerOptions
 from predictor_service.inference.graph_library import GraphDescriber, GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.predictor import Predictor
 from predictor_service.outcome_journal import OutcomeJournal
 from predictor_service.profile_store.store import FILE_NAME, ProfileStore
@@ -28,13 +28,6 @@ from tests.support.shared_folders import made_once
 
 SEED = 7
 ON_LOOPBACK = ServerOptions(address="127.0.0.1:0")
-
-
-class InProcessDescriber:
-    """Describes graphs without worker processes."""
-
-    def describe(self, data: bytes, bindings: Mapping[str, int] | None = None) -> GraphDescription:
-        return describe_graph(data, bindings)
 
 
 @cache

@@ -119,6 +119,14 @@ class SchedulerProcess:
         return read_lines(self.log_file.read_text(), "scheduler")
 
 
+def tls_scheduler(folder: Path, certificates: Path) -> SchedulerProcess:
+    """Return one that predicts nothing and asks its callers for certificates, by those of a folder."""
+    arguments = ["--predictor", "", "--policy", "fifo", "--client-ca-file", str(certificates / "ca.pem")]
+    arguments += ["--tls-certificate-file", str(certificates / "server.pem")]
+    arguments += ["--tls-key-file", str(certificates / "server.key")]
+    return SchedulerProcess(folder, arguments=arguments)
+
+
 class SchedulerClient:
     """A plain client of the scheduler's contract."""
 

@@ -8,6 +8,9 @@ from typing import Any
 from scheduler_service.core.cluster_view.capacity import reserved_bytes
 from scheduler_service.core.cluster_view.cluster_index import FreshIndex
 from scheduler_service.core.cluster_view.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
+from scheduler_service.core.decisions import Decision
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.planning.explanation import Explanation
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import (
     Assignment,
@@ -165,3 +168,9 @@ def _host_use(holders: Sequence[RunningJob], gpus: Mapping[str, GpuView]) -> dic
                     host_memory_bytes=before.host_memory_bytes + holder.request.host_memory_bytes // share,
                 )
     return use
+
+
+def explained(engine: SchedulerEngine, job_id: str) -> Decision:
+    """Return why a job is where it is, with the candidates looked at where it waits for the policy."""
+    found = engine.explanation(job_id)
+    return found.find() if isinstance(found, Explanation) else found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from cotenant_simulator.truth.cluster import Cluster, read_cluster
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.predictions import TruthPredictor, parse_errors
 from cotenant_simulator.truth.trace import GIB, Trace, TraceJob
+from scheduler_service.core.commands import Command, LaunchJob, StopJob
+from scheduler_service.core.events import Event
 from scheduler_service.core.records import JobRequest
 
 FREE_CHANGES = OverheadCosts(launch_ms=0, restart_ms=0, checkpoint_ms=0, checkpoint_interval_ms=0)
@@ -24,6 +26,19 @@ def drawn(*, seed: int = 0, **changes: Any) -> Trace:
     """A drawn workload; the fields are those of the TOML file."""
     data: dict[str, Any] = {"jobs": 50, "classes": [{"step_ms": 1.0}], **changes}
     return draw(Path("drawn.toml"), data, Consent(max_slowdown_ratio=1.0), seed=seed)
+
+
+def noting_orders(found: list[object]) -> Callable[[Event, Sequence[Command]], None]:
+    """Return what to observe a run with, so that its launches and stops are noted in order."""
+
+    def note(event: Event, commands: Sequence[Command]) -> None:
+        for order in commands:
+            if isinstance(order, LaunchJob):
+                found.append((event.at_ms, order.job_id, tuple(part.gpu_id for part in order.assignments)))
+            elif isinstance(order, StopJob):
+                found.append((event.at_ms, order.job_id))
+
+    return note
 
 
 def trace_job(job_id: str, *, at_s: float = 0.0, seconds: float = 100.0, gpus: int = 1, **changes: Any) -> TraceJob:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import slurm_accounting
+from tests.support.daemons import end_process, free_ports
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "squeue")
 NODES = ("n1", "n2")
@@ -87,7 +88,7 @@ class SlurmDaemons:
         self._tracker = tracker
         self._accounts = accounts
         self._settings = settings
-        self._ports = _free_ports(5)
+        self._ports = free_ports(5)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
 
@@ -141,12 +142,7 @@ class SlurmDaemons:
         """End slurmctld, munged, or the slurmd of a node, and wait until it is gone."""
         process = self._running.pop(name, None)
         if process is not None:
-            process.send_signal(number)
-            try:
-                process.wait(90)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(90)
+            end_process(process, number)
 
     def run(self, command: Sequence[str]) -> str:
         """Run one of Slurm's commands and return what it writes."""
@@ -268,14 +264,6 @@ class SlurmDaemons:
             self._running[name] = subprocess.Popen(
                 command, env=self.environment, stdout=output, stderr=output, cwd=self.folder, start_new_session=True
             )
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        bound = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in bound:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in bound]
 
 
 def _wait_until(holds: Callable[[], bool]) -> None:

@@ -40,7 +40,6 @@ from cotenant.local_cluster import PROGRAMS, AgentOptions, LocalCluster
 from cotenant.programs import require_programs
 from cotenant.v1 import resources_pb2, scheduling_pb2
 
-JOBS_TIMEOUT_MS = 600_000
 END_TIMEOUT_MS = 20_000
 POLICY = "horus"
 """Not the default on purpose: the demo shows which jobs share, and horus lets jobs share wherever they consent."""
@@ -118,7 +117,7 @@ def _build_cluster(state_dir: Path, cores: Sequence[int]) -> LocalCluster:
         stop_jobs_on_exit=True,
         calibrates=True,
     )
-    return LocalCluster(state_dir=state_dir, policy=POLICY, agents=(agent,), is_private=True)
+    return LocalCluster(state_dir=state_dir, policy=POLICY, agents=(agent,))
 
 
 @contextmanager
@@ -212,7 +211,7 @@ def _run_jobs(
         return [] if arrivals.waiting else arrivals.job_ids
 
     with stage.narrator.live():
-        stages.follow_until_ended(stage.tracker, timeout_ms=JOBS_TIMEOUT_MS, look=look)
+        stages.follow_until_ended(stage.tracker, look=look)
     crash.wait()
     return arrivals.job_ids, crash
 
@@ -254,7 +253,7 @@ def _follow_alone(stage: Stage, job_ids: Sequence[str]) -> None:
         return job_ids
 
     with stage.narrator.live():
-        stages.follow_until_ended(stage.tracker, timeout_ms=JOBS_TIMEOUT_MS, look=look)
+        stages.follow_until_ended(stage.tracker, look=look)
 
 
 def _compare(

@@ -19,6 +19,7 @@ CRASH_AT_PROGRESS_RATIO = 0.3
 CRASH_AT_LATEST_RATIO = 0.6
 OUTAGE_MS = 3_000
 NODE_WAIT_MS = 60_000
+JOBS_TIMEOUT_MS = 600_000
 ARRIVAL_EVERY_MS = 2_500
 
 
@@ -104,18 +105,17 @@ class Arrivals:
             self.next_at_ms = system_clock.steady_ms() + ARRIVAL_EVERY_MS
 
 
-def follow_until_ended(tracker: JobTracker, *, timeout_ms: int, look: Callable[[], Sequence[str]]) -> None:
+def follow_until_ended(tracker: JobTracker, *, look: Callable[[], Sequence[str]]) -> None:
     """Waits until jobs have ended.
 
     Args:
         tracker: Records the progress of the jobs.
-        timeout_ms: How long that may take.
         look: Called a few times a second; returns the ids to wait for, empty = not known yet.
 
     Raises:
         ProgramError: It took too long, or the watch broke.
     """
-    deadline_ms = system_clock.steady_ms() + timeout_ms
+    deadline_ms = system_clock.steady_ms() + JOBS_TIMEOUT_MS
     while True:
         job_ids = look()
         jobs = tracker.snapshot()
@@ -124,7 +124,7 @@ def follow_until_ended(tracker: JobTracker, *, timeout_ms: int, look: Callable[[
         if tracker.failure:
             raise ProgramError(f"lost the scheduler: {tracker.failure}")
         if system_clock.steady_ms() > deadline_ms:
-            raise ProgramError(f"the jobs did not end within {timeout_ms // 1000} s")
+            raise ProgramError(f"the jobs did not end within {JOBS_TIMEOUT_MS // 1000} s")
         system_clock.wait_ms(LOOK_EVERY_MS)
 
 

@@ -76,7 +76,6 @@ def read_node(row: Row, devices: Sequence[DeviceRule], warnings: list[str]) -> G
             device=rule.device,
             memory_bytes=rule.memory_bytes,
             slots=slots,
-            is_addressable=is_placed or len(names) == 1,
             sharing=read_sharing(text_of(labels, _STRATEGY_LABEL).replace("-", "_")),
         )
         for name in names

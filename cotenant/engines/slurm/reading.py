@@ -190,17 +190,14 @@ def _gpus(node_id: str, entries: Iterable[Gres], rule: DeviceRule) -> Iterable[E
     entries = list(entries)
     gpus = [entry for entry in entries if entry.kind == "gpu"]
     shards = {entry.type_name: entry.count for entry in entries if entry.kind == "shard"}
-    is_addressable = all(entry.count == 1 and entry.type_name for entry in gpus)
-    names = (
-        [entry.type_name for entry in gpus] if is_addressable else [str(n) for n in range(sum(e.count for e in gpus))]
-    )
+    is_typed = all(entry.count == 1 and entry.type_name for entry in gpus)
+    names = [entry.type_name for entry in gpus] if is_typed else [str(n) for n in range(sum(e.count for e in gpus))]
     for name in names:
         yield EngineGpu(
             gpu_id=f"{node_id}/{name}",
             device=rule.device,
             memory_bytes=rule.memory_bytes,
-            slots=shards.get(name, 0) if is_addressable else 0,
-            is_addressable=is_addressable,
+            slots=shards.get(name, 0) if is_typed else 0,
         )
 
 

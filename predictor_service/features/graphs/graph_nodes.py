@@ -29,7 +29,6 @@ class GraphNode:
 
     Attributes:
         op_type: Name of the operator.
-        domain: Operator set; empty for ONNX itself.
         inputs: Tensor names; empty string = input left out.
         outputs: Tensor names. Names inside subgraphs carry the path of the subgraph.
         attributes: Numbers and strings only.
@@ -37,7 +36,6 @@ class GraphNode:
     """
 
     op_type: str
-    domain: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, AttributeValue]
@@ -95,11 +93,7 @@ def _flatten(
             body = bodies[branch]
             if body.input:
                 names = tuple(inner_prefix + value.name for value in body.input)
-                nodes.append(
-                    GraphNode(
-                        op_type=BODY_INPUTS, domain="", inputs=inputs, outputs=names, attributes=_attributes(node)
-                    )
-                )
+                nodes.append(GraphNode(op_type=BODY_INPUTS, inputs=inputs, outputs=names, attributes=_attributes(node)))
             inner_repetitions = (*repetitions, *_repetition(node, inputs))
             inner_scope = _flatten(body, inner_prefix, scope, inner_repetitions, nodes)
             inputs = (*inputs, *(inner_scope.get(value.name, value.name) for value in body.output))
@@ -108,7 +102,6 @@ def _flatten(
         nodes.append(
             GraphNode(
                 op_type=node.op_type,
-                domain=node.domain,
                 inputs=inputs,
                 outputs=outputs,
                 attributes=_attributes(node),

@@ -251,7 +251,6 @@ def _count_flops(node: GraphNode, family: OperatorFamily, inputs: Shapes, output
 
 # Operators that read as much as they write, however large the tensor that they pick from.
 _PICKING = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Compress"})
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 
 
 def _bytes_read(node: GraphNode, inputs: Shapes, outputs: Shapes) -> list[int]:
@@ -260,6 +259,6 @@ def _bytes_read(node: GraphNode, inputs: Shapes, outputs: Shapes) -> list[int]:
     if node.op_type in _PICKING:
         output = outputs[0]
         sizes_bytes[0] = 0 if output is None else output.size_bytes
-    if node.op_type in _RECURRENT and len(sizes_bytes) > 2:
+    if FAMILY_OF.get(node.op_type) is OperatorFamily.RECURRENT and len(sizes_bytes) > 2:
         sizes_bytes[2] *= max(sequence_length(node, inputs[0]), 1)
     return sizes_bytes

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from predictor_service.features.graphs.fused_operators import Kept
 from predictor_service.features.graphs.graph_nodes import GraphNode
+from predictor_service.features.graphs.operator_families import FAMILY_OF, OperatorFamily
 from predictor_service.features.graphs.shape_inference import ShapeTable
 from predictor_service.features.graphs.tensor_roles import TensorRoles
 
 _SECOND_FIRST = (0, 2, 1, 3)
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 Strides = tuple[int, ...]
 
 
@@ -38,7 +38,7 @@ def find_storages(
         The tensor that made the storage, by tensor; absent = it is its own.
     """
     turned = [kept.heads_last for kept in fused.values()]
-    turned += [node.outputs[0] for node in nodes if node.op_type in _RECURRENT]
+    turned += [node.outputs[0] for node in nodes if FAMILY_OF.get(node.op_type) is OperatorFamily.RECURRENT]
     layouts = {
         name: _permuted_back(table[name].dims)
         for name in turned

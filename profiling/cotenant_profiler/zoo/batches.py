@@ -69,5 +69,5 @@ def pictures(channels: int, size: int) -> Callable[[int], Batch]:
 
 
 def token_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy over all positions of (batch, time, vocabulary) scores."""
+    """Return the mean cross entropy over all positions of (batch, positions, classes) scores."""
     return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())

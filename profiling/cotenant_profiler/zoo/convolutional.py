@@ -9,6 +9,8 @@ from torch.nn import functional
 from cotenant_profiler.zoo.batches import images, pictures
 from cotenant_profiler.zoo.registry import Architecture, register
 
+_EXPANSION = 4
+
 
 class Residual(nn.Module):
     """Two 3 x 3 convolutions with BatchNorm and a shortcut."""
@@ -33,9 +35,9 @@ class Residual(nn.Module):
 class InvertedResidual(nn.Module):
     """1 x 1 expansion, depthwise 3 x 3, 1 x 1 projection (the block of MobileNetV2)."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int = 4) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        hidden = inputs * expansion
+        hidden = inputs * _EXPANSION
         self.body = nn.Sequential(
             nn.Conv2d(inputs, hidden, 1, bias=False),
             nn.BatchNorm2d(hidden),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cotenant_profiler.zoo.batches import images
+from cotenant_profiler.zoo.batches import images, token_loss
 from cotenant_profiler.zoo.convolution_blocks import Shortcut, convolution
 from cotenant_profiler.zoo.dense import dense_stack
 from cotenant_profiler.zoo.registry import Architecture, Batch, register
@@ -141,11 +141,6 @@ def _node_features(nodes: int, features: int, batch: int) -> Batch:
     return torch.randn(batch, nodes, features), torch.randint(0, 7, (batch, nodes))
 
 
-def node_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy over the nodes of (batch, nodes, classes) scores."""
-    return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
-
-
 for _name, _scale, _width, _blocks, _size, _batches in (
     ("yolov3", "full", 32, (1, 2, 8, 8, 4), 416, (1, 2, 4, 8, 16)),
     ("detector_small", "small", 4, (1, 1, 1, 1, 1), 64, (1, 2, 4, 8)),
@@ -214,7 +209,7 @@ for _name, _scale, _nodes, _width in (("gcn", "full", 2_708, 256), ("gcn_small",
             build=partial(GraphConvolution, _nodes, 128, _width, 7),
             make_batch=partial(_node_features, _nodes, 128),
             batches=(1, 2, 4, 8),
-            loss=node_loss,
+            loss=token_loss,
             optimizer="adam",
             scale=_scale,
         )

@@ -24,7 +24,6 @@ from scheduler_service.core.records import Gpu, JobRequest, Node
 
 Positions = NDArray[np.intp]
 _Name = TypeVar("_Name", str, tuple[str, int])
-_NOTHING = HostUse()
 NEAR_GPUS = 64
 JOBS_WHILE_RELEASING = -1_000
 """Stands for a number of jobs that makes a GPU neither free nor one that a single job holds."""

@@ -199,10 +199,6 @@ def _paused_while_starting(
     note_paused(state, state.jobs[job.job_id], event, step)
 
 
-def _progressed(state: ClusterState, job: JobRecord, event: events.JobProgressed, step: EventEffects) -> None:
-    observe(state, job, event, step)
-
-
 def _with_end(job: JobRecord, event: events.JobStopped | events.JobFailed) -> JobRecord:
     newest = max(job.checkpoint_step, event.checkpoint_step)
     return _with_last_steps(job, event, exit_class=event.exit_class, exit_code=event.exit_code, checkpoint_step=newest)
@@ -362,9 +358,9 @@ TRANSITIONS: dict[tuple[Phase, type[events.Event]], JobHandler] = {
     (Phase.PAUSED, events.JobStarted): _ignore,
     (Phase.STOPPING, events.JobStarted): _ignore,
     (Phase.STARTING, events.JobProgressed): _progressed_while_starting,
-    (Phase.RUNNING, events.JobProgressed): _progressed,
-    (Phase.STOPPING, events.JobProgressed): _progressed,
-    (Phase.PAUSED, events.JobProgressed): _progressed,
+    (Phase.RUNNING, events.JobProgressed): observe,
+    (Phase.STOPPING, events.JobProgressed): observe,
+    (Phase.PAUSED, events.JobProgressed): observe,
     (Phase.STARTING, events.AttemptPaused): _paused_while_starting,
     (Phase.RUNNING, events.AttemptPaused): note_paused,
     (Phase.PAUSED, events.AttemptPaused): _ignore,

@@ -17,7 +17,7 @@ from math import log
 from typing import Final
 
 from scheduler_service.core.predictions.measured_averages import SoloStep, with_steps
-from scheduler_service.core.predictions.task_speeds import Tasks, TaskSpeedFit, with_task_speeds
+from scheduler_service.core.predictions.task_speeds import REFIT_RATIO, Tasks, TaskSpeedFit, with_task_speeds
 from scheduler_service.core.records import JobPrediction, Level
 
 Shape = tuple[int, int]
@@ -29,8 +29,6 @@ SHAPES_MAX: Final = 64
 """Measured shapes kept of a key; the longest unchanged one leaves first."""
 AGREEMENT_RATIO: Final = 0.03
 """A measured step time that is off by less confirms what was foreseen."""
-REFIT_RATIO: Final = 0.05
-"""A measured step time that moved by more since the fit asks for another one."""
 
 
 class StepTimeBasis(StrEnum):

@@ -25,11 +25,13 @@ from scheduler_service.core.events import (
 )
 from scheduler_service.core.jobs.job_records import JobRecord, with_history
 from scheduler_service.core.lifecycle.attempts import accrued, note_colocation_change, stop
-from scheduler_service.core.records import AfterStop, JobPause, Phase, Reason
+from scheduler_service.core.records import PAUSED_MS_MAX, AfterStop, JobPause, Phase, Reason
 from scheduler_service.core.state import ClusterState
 
 CONFIRMATION_MS_MAX = 10_000
 """After this time without a word about it, an order to pause has not reached its job and is withdrawn."""
+WAIT_MS_MAX = PAUSED_MS_MAX - 2 * CONFIRMATION_MS_MAX
+"""After so long a paused job that waits for another one is stopped, before its node would let it go on."""
 OVERDUE_MS = 5_000
 """How much later than its node should have let it go on a paused job is told so again."""
 

@@ -24,13 +24,11 @@ from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.jobs.opportunistic_sharing import held_bytes
 from scheduler_service.core.lifecycle.attempts import stop
 from scheduler_service.core.memory_events import MemoryReported
-from scheduler_service.core.records import PAUSED_MS_MAX, AfterStop, MemoryTriple, Phase, Reason
+from scheduler_service.core.records import AfterStop, MemoryTriple, Phase, Reason
 from scheduler_service.core.sharing.pausability import pause_obstacle
-from scheduler_service.core.sharing.pausing import CONFIRMATION_MS_MAX, order_pause, order_resume
+from scheduler_service.core.sharing.pausing import CONFIRMATION_MS_MAX, WAIT_MS_MAX, order_pause, order_resume
 from scheduler_service.core.state import ClusterState
 
-WAIT_MS_MAX = PAUSED_MS_MAX - 2 * CONFIRMATION_MS_MAX
-"""After so long a job that waits for another one's peak to end is stopped, before its node would let it go on."""
 COLLISIONS_MAX = 3
 """Stops for coinciding peaks after which a job shares its peak no more."""
 CHANGED_RATIO = 0.02

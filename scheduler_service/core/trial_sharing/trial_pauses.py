@@ -15,14 +15,18 @@ from scheduler_service.core.decisions import Pause
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.lifecycle.attempts import stop
-from scheduler_service.core.records import PAUSED_MS_MAX, AfterStop, Phase, Reason, TrialStage
+from scheduler_service.core.records import AfterStop, Phase, Reason, TrialStage
 from scheduler_service.core.sharing.pausability import pause_obstacle
-from scheduler_service.core.sharing.pausing import CONFIRMATION_MS_MAX, LENT_CODE, order_pause, order_resume
+from scheduler_service.core.sharing.pausing import (
+    CONFIRMATION_MS_MAX,
+    LENT_CODE,
+    WAIT_MS_MAX,
+    order_pause,
+    order_resume,
+)
 from scheduler_service.core.sharing.peak_pauses import PEAKS_NEAR, end_peak_pause
 from scheduler_service.core.state import ClusterState
 
-WAIT_MS_MAX = PAUSED_MS_MAX - 2 * CONFIRMATION_MS_MAX
-"""After so long a paused job is stopped, well before its node would let it go on next to the other one."""
 RESTARTS_WAITED_MAX = 3.0
 """For so many times what a restart costs it a job waits for the other one's end: restarted it would wait as well."""
 TRIAL_CODES = frozenset({"TRIAL_BROKEN", "TRIAL_MEMORY", "TRIAL_UNMEASURED", "MEASURED_APART", "NOT_MEASURED_IN_TIME"})

@@ -31,13 +31,13 @@ from scheduler_service.errors import (
     UnknownNodeError,
     WrongJobPhaseError,
 )
+from scheduler_service.grpc_api.jobs.job_watch import LIVING_PHASES
 from scheduler_service.grpc_api.jobs.translate_jobs import job_request
 from scheduler_service.grpc_api.validation import body_sha256
 from scheduler_service.live_loop import Mutation, Proposal
 
 # Jobs that have not ended; beyond it a submission is refused, so that a runaway script cannot fill the memory.
 LIVING_JOBS_MAX = 100_000
-_LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 
 
 def submitted(
@@ -93,7 +93,7 @@ def check_room(state: ClusterState, jobs: int) -> None:
     Raises:
         OverloadedError: Too many have not ended.
     """
-    living = sum(len(state.in_phase(phase)) for phase in _LIVING_PHASES)
+    living = sum(len(state.in_phase(phase)) for phase in LIVING_PHASES)
     if living + jobs > LIVING_JOBS_MAX:
         raise OverloadedError(f"{living:,} jobs have not ended; cancel some or wait before submitting more")
 

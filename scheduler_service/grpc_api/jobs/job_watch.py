@@ -31,7 +31,7 @@ SWEEP_INTERVAL_MAX_NS = 1_000_000_000
 PROGRESS_MESSAGES_MAX = 100
 _ANYBODY = Caller()
 _Told = tuple[JobRecord, Reason]
-_LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
+LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 
 
 class _Everything:
@@ -105,7 +105,7 @@ class WatchHub:
 
     def _living(self) -> dict[str, _Told]:
         state = self.state()
-        living = [state.jobs[job_id] for phase in _LIVING_PHASES for job_id in state.in_phase(phase)]
+        living = [state.jobs[job_id] for phase in LIVING_PHASES for job_id in state.in_phase(phase)]
         return {job.job_id: (job, present_reason(state, job)) for job in living}
 
     def _tell(self, job: JobRecord) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
+from cotenant.array_terms import fill_placeholders
+from cotenant.job_name import NAME_CHARACTERS_MAX
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.validation import require, spec_violations
-
-NAME_CHARACTERS_MAX = 63
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def task_spec(spec: scheduling_pb2.JobSpec, task: scheduling_pb2.ArrayTask, array_id: str) -> scheduling_pb2.JobSpec:
@@ -21,17 +17,12 @@ def task_spec(spec: scheduling_pb2.JobSpec, task: scheduling_pb2.ArrayTask, arra
     values = {**task.values, "index": str(task.index)}
     found = scheduling_pb2.JobSpec()
     found.CopyFrom(spec)
-    found.command[:] = [_filled(word, values) for word in spec.command]
+    found.command[:] = [fill_placeholders(word, values) for word in spec.command]
     for name, text in spec.environment.items():
-        found.environment[name] = _filled(text, values)
+        found.environment[name] = fill_placeholders(text, values)
     if spec.name:
         ending = f"-{task.index}"
         found.name = spec.name[: NAME_CHARACTERS_MAX - len(ending)] + ending
     found.array_id, found.array_index = array_id, task.index
     require(spec_violations(found))
     return found
-
-
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    """Replace known names at once, so that a value is never looked into."""
-    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)

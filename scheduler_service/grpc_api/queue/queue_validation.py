@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from cotenant.array_terms import INDEX_MAX, TASKS_MAX, VALUE_NAME
 from cotenant.names import NAME_PATTERN
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.queue.queue_terms import DEVICES_MAX, PARENTS_MAX, PRIORITY_MAX
 from scheduler_service.errors import FieldViolation
 
-TASKS_MAX = 1_000
-INDEX_MAX = 1_000_000
 VALUES_MAX = 64
 VALUE_CHARACTERS_MAX = 4_096
 TIME_MS_MAX = 10 * 366 * 24 * 3_600_000
@@ -19,7 +17,6 @@ INSTANT_MS_MAX = 2**53
 DEVICE_CHARACTERS_MAX = 100
 RESERVED_VALUES = frozenset({"index", "sub_batch", "accumulation_steps", "checkpoint_dir", "resume"})
 """Placeholders that are replaced by others than the values of a task."""
-_VALUE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _OF_SCHEDULER = ("array_id", "retry_of")
 
 
@@ -64,7 +61,7 @@ def array_violations(request: scheduling_pb2.SubmitArrayRequest) -> Iterator[Fie
     if any(len(task.values) > VALUES_MAX for task in tasks):
         yield _violation("tasks.values", f"must have at most {VALUES_MAX} names")
     names = {name for task in tasks for name in task.values}
-    wrong = sorted(name for name in names if not _VALUE_NAME.fullmatch(name) or name in RESERVED_VALUES)
+    wrong = sorted(name for name in names if not VALUE_NAME.fullmatch(name) or name in RESERVED_VALUES)
     if wrong:
         reserved = ", ".join(sorted(RESERVED_VALUES))
         yield _violation(

@@ -11,6 +11,7 @@ from itertools import compress
 from operator import methodcaller
 from typing import Any, Final
 
+from cotenant.array_terms import INDEX_MAX, TASKS_MAX
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.queue.queue_terms import DEVICES_MAX, PRIORITY_MAX
 from scheduler_service.core.queue.tenants import GPUS_MAX, WEIGHT_MAX, WEIGHT_MIN
@@ -52,8 +53,8 @@ _JOB: Final[tuple[Range, ...]] = (
     ("stated_step_ms", 0, _STEP_MS_MAX),
     ("priority", -PRIORITY_MAX, PRIORITY_MAX),
     ("time_limit_ms", 0, _TIME_MS_MAX),
-    ("array_index", 0, queue_validation.INDEX_MAX),
-    ("array_running_max", 0, queue_validation.TASKS_MAX),
+    ("array_index", 0, INDEX_MAX),
+    ("array_running_max", 0, TASKS_MAX),
 )
 _TENANT: Final[tuple[Range, ...]] = (
     ("gpus_max", 0, GPUS_MAX),

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 ADVANCE_S = 2.0
 """Simulated jobs move in leaps, to save callbacks."""
-_EXIT_USER_ERROR = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

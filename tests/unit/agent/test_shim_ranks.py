@@ -6,14 +6,12 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cotenant_agent.isolation.isolation_means import find_namespace_obstacle
 from tests.support.agent import find_processes, wait_until
-from tests.support.shim_bench import Bench, running_shims
+from tests.support.shim_bench import Bench
 
 # Says who it is; what follows is the rank's own. Arguments would show in the command lines of all ranks alike.
 HEAD = """
@@ -35,14 +33,6 @@ def leave(*_):
 signal.signal(signal.SIGTERM, leave)
 (folder / f"rank-{rank}.ready").touch()
 """
-
-
-@pytest.fixture(params=["with namespaces", "without"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """Shims that give their jobs namespaces, where this machine permits it, and shims that do not."""
-    with_namespaces = request.param == "with namespaces" and not find_namespace_obstacle()
-    with running_shims(tmp_path, with_namespaces=with_namespaces) as found:
-        yield found
 
 
 def prepare(bench: Bench, source: str, ranks: int = 2, servers: int = 0, **changes: object) -> Path:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from cotenant_agent.isolation.isolation_means import find_namespace_obstacle
 from tests.support.agent import wait_until
-from tests.support.shim_bench import Bench, running_shims
+from tests.support.shim_bench import Bench
 
 # Leaves a file when it is asked to end, as a training script its checkpoint; arguments: folder, name.
 TRAINER = """
@@ -32,14 +29,6 @@ START_TRAINER = "subprocess.Popen([sys.executable, '-S', '-c', TRAINER, FOLDER, 
 
 ANYWHERE = pytest.mark.parametrize("bench", ["without"], indirect=True)
 """For what takes seconds and is the same in a namespace."""
-
-
-@pytest.fixture(params=["with namespaces", "without"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """Shims that give their jobs namespaces, where this machine permits it, and shims that do not."""
-    with_namespaces = request.param == "with namespaces" and not find_namespace_obstacle()
-    with running_shims(tmp_path, with_namespaces=with_namespaces) as found:
-        yield found
 
 
 def source_of(bench: Bench, *lines: str) -> str:

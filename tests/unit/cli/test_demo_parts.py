@@ -59,7 +59,6 @@ def exclusive_job(submitted_at_ms: int, steps: int) -> ExclusiveJob:
 
 def test_the_demo_serves_its_own_account_only_and_calls_its_services_by_their_sockets(tmp_path: Path) -> None:
     cluster = _build_cluster(tmp_path, (0, 1))
-    assert cluster.is_private
     cluster.access = prepare_local_access(tmp_path, [agent.node_id for agent in cluster.agents])
     cluster.programs["scheduler"] = Program("scheduler", "serve-scheduler", [], tmp_path, address="127.0.0.1:4711")
     path = tmp_path / "access" / "scheduler.sock"

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from cotenant.cli.job_views import describe_job, job_rows
-from cotenant.cli.replica_options import BLOCKS_MAX, state_blocks
+from cotenant.cli.replica_options import state_blocks
 from cotenant.client_errors import InputError
 from cotenant.graph_file import read_graph
 from cotenant.graph_parameters import parameter_blocks
 from cotenant.job_file import parse_job
+from cotenant.parameter_assignment import BLOCKS_MAX
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.grpc_api.jobs.translate_jobs import job_request
 from tests.support.cli_cluster import CommandLine

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli.array_tasks import TASKS_MAX, read_array, read_sweep
+from cotenant.array_terms import TASKS_MAX
+from cotenant.cli.array_tasks import read_array, read_sweep
 from cotenant.client_errors import InputError
 from cotenant.job_file import read_content
 

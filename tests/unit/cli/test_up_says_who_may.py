@@ -41,7 +41,6 @@ def test_up_starts_its_agent_with_any_command(cotenant: CommandLine, monkeypatch
     monkeypatch.setattr("cotenant.cli.up_command._serve", started.append)
     assert cotenant("up", "--predictor-port", "0", "--scheduler-port", "0").code == 0
     assert [agent.any_command for agent in started[0].agents] == [True]
-    assert started[0].is_private
 
 
 def test_up_says_what_it_starts_why_that_takes_long_and_how_long_it_took(

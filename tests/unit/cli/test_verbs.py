@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from cotenant.cli import doctor_command
-from cotenant.cli.main import run
+from cotenant.cli.main import TOPICS, VERBS, run
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakePredictor, FakeScheduler
@@ -160,9 +161,10 @@ def test_doctor_ends_with_what_can_be_typed_next(
     assert ("cotenant submit" in alone, "cotenant up" in alone) == (True, True)
 
 
-def test_help_lists_every_verb_and_the_exit_codes(cotenant: CommandLine) -> None:
+def test_help_lists_every_verb_below_its_topic_and_the_exit_codes(cotenant: CommandLine) -> None:
     out = cotenant("--help").out
-    assert all(f"\n  {verb} " in out for verb in ("up", "demo", "submit", "ps", "explain", "predict", "doctor"))
+    assert re.findall(r"^  ([a-z][a-z-]*) +[A-Z]", out, re.MULTILINE) == list(VERBS)
+    assert all(f"\n{heading}:\n  {verb} " in out for verb, heading in TOPICS.items())
     assert "4  will not fit" in out
 
 

@@ -16,7 +16,7 @@ from scheduler_service.core.records import Assignment, Phase, Reason, Share
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_invariants import check
 from tests.support.engine_play import Play
-from tests.support.scheduling import GIB, all_pairs, job, memory, node, prediction
+from tests.support.scheduling import GIB, all_pairs, explained, job, memory, node, prediction
 
 
 def kinds(found: Sequence[commands.Command]) -> list[str]:
@@ -308,12 +308,12 @@ def test_explain_shows_every_gpu_that_was_looked_at() -> None:
     play = Play(gpus=2)
     for index in range(3):
         play.submit(f"j{index}")
-    decision = play.engine.explain("j2")
+    decision = explained(play.engine, "j2")
     assert {candidate.gpu_id: candidate.feasible for candidate in decision.candidates} == {
         "n0.0": False,
         "n0.1": False,
     }
-    assert play.engine.explain("j0").reason.code.startswith("STARTS_ALONE")
+    assert explained(play.engine, "j0").reason.code.startswith("STARTS_ALONE")
 
 
 def test_after_a_crash_outstanding_orders_are_given_again() -> None:

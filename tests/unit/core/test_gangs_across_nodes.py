@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.cluster_view.ledger import Ledger
-from scheduler_service.core.codec import decode, decode_event, encode, encode_event
+from scheduler_service.core.codec import decode, encode
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.queue.queue_terms import QueueTerms
@@ -18,8 +18,8 @@ from scheduler_service.core.records import GANG_TRANSFERS, Phase
 from scheduler_service.policies.elasticity.reshaping import elastic_jobs, more_gpus
 from scheduler_service.policy_registry import make_policy, policy_names
 from tests.support.cases import for_each
-from tests.support.engine_invariants import check
-from tests.support.scheduling import job, node, running, view
+from tests.support.gang_scene import GangScene
+from tests.support.scheduling import explained, job, node, running, view
 
 PORT = 20_007
 ACROSS = QueueTerms(across_nodes=True)
@@ -35,43 +35,23 @@ def spanning_node(node_id: str, gpus: int = 1, **changes: Any) -> Any:
     return node(node_id, gpus, **facts)
 
 
-class Spanning:
+class Spanning(GangScene):
     """Nodes with one GPU each that share their storage, and one gang of two."""
 
     def __init__(self, *nodes: Any, policy: str = "fifo", **changes: Any) -> None:
-        self.now_ms = 0
-        self.engine = SchedulerEngine(make_policy=make_policy, policy=policy)
+        super().__init__(SchedulerEngine(make_policy=make_policy, policy=policy))
         for one in nodes or (spanning_node("n0"), spanning_node("n1")):
             self.tell(events.NodeJoined, node=one)
         request = job(**{"key": "", "gpus": 2, "global_batch_size": 2, "terms": ACROSS, **changes})
         self.orders = self.tell(events.JobSubmitted, request=request)
-
-    def tell(self, kind: type[events.Event], **values: Any) -> list[Any]:
-        self.now_ms += 1_000
-        event = decode_event(encode_event(kind(at_ms=self.now_ms, **values)))
-        found = self.engine.handle(event)
-        check(self.engine.state)
-        return [one for one in found if not isinstance(one, commands.WakeAt)]
-
-    def say(self, node_id: str, kind: type[events.AttemptReport], **values: Any) -> list[Any]:
-        record = self.record
-        return self.tell(kind, job_id="j0", attempt=record.attempt, fence=record.fence, node_id=node_id, **values)
 
     def start(self) -> None:
         self.say("n0", events.JobStarted, rendezvous_port=PORT)
         self.say("n1", events.JobStarted)
 
     @property
-    def record(self) -> JobRecord:
-        return self.engine.state.jobs["j0"]
-
-    @property
-    def phase(self) -> Phase:
-        return self.record.phase
-
-    @property
     def why(self) -> str:
-        return self.engine.explain("j0").reason.code
+        return explained(self.engine, "j0").reason.code
 
     @property
     def are_gpus_taken(self) -> bool:
@@ -150,7 +130,7 @@ def test_an_address_that_means_the_machine_itself_is_no_use_on_another() -> None
     spanning = Spanning(spanning_node("n0", rendezvous_address="127.0.0.1"), spanning_node("n1"))
     assert spanning.orders == []
     assert spanning.why == "NODES_NOT_REACHABLE"
-    assert "--rendezvous-host" in describe_reason(spanning.engine.explain("j0").reason)
+    assert "--rendezvous-host" in describe_reason(explained(spanning.engine, "j0").reason)
     one_machine = [spanning_node(name, rendezvous_address="127.0.0.1", machine_id="m") for name in ("n0", "n1")]
     assert len(Spanning(*one_machine).orders) == 1
 
@@ -272,7 +252,7 @@ def test_no_policy_stumbles_over_a_gone_gpu_that_an_ended_part_still_names(polic
     for request in (job("j1"), job("j2", gpus=2)):
         spanning.tell(events.JobSubmitted, request=request)
     assert spanning.phase.value == ("running" if is_whole else "starting")
-    assert [spanning.engine.explain(name).reason.code for name in ("j0", "j2")]
+    assert [explained(spanning.engine, name).reason.code for name in ("j0", "j2")]
     spanning.engine.reissue()
     spanning.tell(events.JobCancelled, job_id="j0")
     assert spanning.phase.value == "stopping"

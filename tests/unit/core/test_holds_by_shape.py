@@ -14,7 +14,7 @@ from scheduler_service.core.records import JobRequest, Reason, Share
 from scheduler_service.policies.pairing import sharing_queue
 from scheduler_service.policies.placement import length_queue
 from tests.support.engine_play import Play
-from tests.support.scheduling import DEVICE, job, pending, prediction, store
+from tests.support.scheduling import DEVICE, explained, job, pending, prediction, store
 
 
 def test_jobs_of_one_shape_share_a_reason_and_the_others_read_the_common_one() -> None:
@@ -115,4 +115,4 @@ def test_a_queue_on_one_gpu_has_the_reasons_that_explaining_it_gives() -> None:
     waiting = [f"job-{number}" for number in range(1, sharing_queue.QUEUE_LONG_MIN + 3)]
     shown = {job_id: play.code(job_id) for job_id in waiting}
     assert set(shown.values()) == {"REMAINING_TIME_UNKNOWN"}
-    assert shown == {job_id: play.engine.explain(job_id).reason.code for job_id in waiting}
+    assert shown == {job_id: explained(play.engine, job_id).reason.code for job_id in waiting}

@@ -10,7 +10,8 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.jobs.opportunistic_sharing import MemorySurge, claimed_bytes
 from scheduler_service.core.memory_events import MemoryReported
 from scheduler_service.core.records import MemoryTriple, Phase, Share
-from scheduler_service.core.sharing.peak_pauses import COLLISIONS_MAX, WAIT_MS_MAX, is_news
+from scheduler_service.core.sharing.pausing import WAIT_MS_MAX
+from scheduler_service.core.sharing.peak_pauses import COLLISIONS_MAX, is_news
 from tests.support.engine_play import Play
 from tests.support.scheduling import GIB, all_pairs, memory, node, prediction
 

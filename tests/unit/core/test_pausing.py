@@ -21,7 +21,7 @@ from scheduler_service.core.sharing.pausing import CONFIRMATION_MS_MAX, OVERDUE_
 from scheduler_service.policies.fifo import Fifo
 from tests.support.cases import for_each
 from tests.support.engine_invariants import check
-from tests.support.scheduling import GIB, all_pairs, job, node, prediction
+from tests.support.scheduling import GIB, all_pairs, explained, job, node, prediction
 
 WHY = Reason(code="PAUSE_UNWANTED")
 PAUSING = {"enforcements": ("stop_signal",)}
@@ -317,9 +317,9 @@ def test_a_paused_job_that_its_node_does_not_know_is_lost(scene: Scene) -> None:
 
 def test_the_reason_of_a_pause_is_told_after_a_restart(scene: Scene) -> None:
     scene.pause()
-    before = scene.engine.explain("j0").reason
+    before = explained(scene.engine, "j0").reason
     scene.crash()
-    assert scene.engine.explain("j0").reason == before == WHY
+    assert explained(scene.engine, "j0").reason == before == WHY
 
 
 def test_an_operator_pauses_and_resumes_and_repeating_it_changes_nothing(scene: Scene) -> None:

@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from scheduler_service.core import commands, events
-from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.lifecycle.preparation import PREPARATION_MS_MAX
 from scheduler_service.core.records import PREPARED_PARTS, PREPARED_STARTS, Phase
 from tests.support.cases import for_each
-from tests.support.engine_invariants import check
+from tests.support.gang_scene import GangScene
 from tests.support.scheduling import job
 from tests.unit.core.test_gangs_across_nodes import ACROSS, PORT, spanning_node
 from tests.unit.core.test_moves import OnDemand, migrate, reshape
@@ -23,14 +22,13 @@ BOTH = (PREPARED_STARTS, PREPARED_PARTS)
 Orders = list[tuple[str, str, int]]
 
 
-class MovingGang:
+class MovingGang(GangScene):
     """Four nodes with one GPU each; a gang of two, or one rank of it, trains on the first of them."""
 
     def __init__(self, *, width: int = 2, words: dict[str, tuple[str, ...]] | None = None, **changes: Any) -> None:
         self.policy = OnDemand()
-        self.now_ms = 0
         self.words = words or {}
-        self.engine = SchedulerEngine(make_policy=lambda name, values: self.policy, policy="x")
+        super().__init__(SchedulerEngine(make_policy=lambda name, values: self.policy, policy="x"))
         for node_id in NODES:
             self.join(node_id)
         facts = {"gpus": width, "allowed_gpus": (1, 2), "global_batch_size": 2, "terms": ACROSS, **changes}
@@ -43,17 +41,6 @@ class MovingGang:
     def join(self, node_id: str, *attempts: events.RunningAttempt) -> list[commands.Command]:
         known = spanning_node(node_id, enforcements=self.words.get(node_id, BOTH))
         return self.tell(events.NodeJoined, node=known, attempts=attempts)
-
-    def tell(self, kind: type[events.Event], **values: Any) -> list[commands.Command]:
-        self.now_ms += 1_000
-        event = decode_event(encode_event(kind(at_ms=self.now_ms, **values)))
-        found = self.engine.handle(event)
-        check(self.engine.state)
-        return [one for one in found if not isinstance(one, commands.WakeAt)]
-
-    def say(self, node_id: str, kind: type[events.AttemptReport], **values: Any) -> list[commands.Command]:
-        record = self.record
-        return self.tell(kind, job_id="j0", attempt=record.attempt, fence=record.fence, node_id=node_id, **values)
 
     def order(self, *gpu_ids: str) -> list[commands.LaunchJob]:
         """Let the gang go elsewhere; return what is to be prepared."""
@@ -80,14 +67,6 @@ class MovingGang:
 
     def stopped(self, node_id: str) -> list[commands.Command]:
         return self.say(node_id, events.JobStopped, exit_class="checkpointed", steps_done=5, checkpoint_step=4)
-
-    @property
-    def record(self) -> Any:
-        return self.engine.state.jobs["j0"]
-
-    @property
-    def phase(self) -> Phase:
-        return self.record.phase  # type: ignore[no-any-return]
 
 
 def stops(orders: list[commands.Command]) -> Orders:

@@ -17,7 +17,7 @@ from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Reason, Share
 from scheduler_service.policies.fifo import Fifo
 from tests.support.engine_play import Play
-from tests.support.scheduling import all_pairs, node, prediction
+from tests.support.scheduling import all_pairs, explained, node, prediction
 
 STEP_MS = 1_000.0
 MINUTE_STEPS = 60
@@ -86,7 +86,7 @@ def test_both_read_why_with_numbers() -> None:
     scene = full_node()
     submit(scene, "low", minutes=600, priority=-100)
     finish(scene, "busy0", after_ms=60_000)
-    own, other = (scene.engine.explain(name).reason for name in ("wide", "low"))
+    own, other = (explained(scene.engine, name).reason for name in ("wide", "low"))
     assert (own.code, own.numbers["gpus_needed"], own.numbers["gpus_kept"]) == ("RESERVED", 4, 1)
     assert 0 < own.numbers["wait_ms"] <= 600_000
     assert sorted(own.gpu_ids) == [f"n0.{index}" for index in range(4)]

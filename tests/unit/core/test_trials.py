@@ -13,7 +13,7 @@ from scheduler_service.core.records import Level, Phase, Share
 from scheduler_service.core.trial_sharing.trials import REMEMBERED_MS, WINDOWS_TO_PASS
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
-from tests.support.scheduling import GIB, pair, prediction
+from tests.support.scheduling import GIB, explained, pair, prediction
 
 WINDOW_MS = 2_000
 DAY_MS = 86_400_000
@@ -225,7 +225,7 @@ def test_while_it_lasts_a_trial_says_until_when_and_what_is_allowed() -> None:
     play = on_trial()
     play.window("b", 120)
     play.window("b", 120)
-    reason = play.engine.explain("b").reason
+    reason = explained(play.engine, "b").reason
     assert reason.code == "ON_TRIAL"
     assert reason.numbers["until_at_ms"] == play.engine.state.jobs["b"].times.started_at_ms + TRIAL_MS
     assert reason.numbers["max_slowdown_ratio"] == 0.5

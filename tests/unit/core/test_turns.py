@@ -24,7 +24,7 @@ from scheduler_service.policies.placement.free_gpus import ranked
 from scheduler_service.policy_registry import make_policy
 from tests.support.cases import for_each
 from tests.support.engine_play import Play
-from tests.support.scheduling import job, node, prediction
+from tests.support.scheduling import explained, job, node, prediction
 
 HOUR_MS = 3_600_000
 
@@ -105,7 +105,7 @@ def test_a_policy_that_heeds_nothing_is_not_followed_and_the_job_reads_why() -> 
         terms = QueueTerms(priority=priority)
         orders = engine.handle(events.JobSubmitted(at_ms=2 + number, request=job(f"j{number}", terms=terms)))
     assert not [order for order in orders if isinstance(order, commands.StopJob)]
-    reason = engine.explain("j1").reason
+    reason = explained(engine, "j1").reason
     assert (reason.code, reason.job_ids) == ("PROTECTED", ("j0",))
 
 
@@ -314,7 +314,7 @@ def test_a_job_that_its_tenant_may_never_start_does_not_read_that_it_waits_for_t
         submit(scene, f"a{number}", tenant="a")
     codes = [scene.code(job_id) for job_id in ("wide", "a2")]
     assert (running(scene), codes) == (["a0", "a1"], ["QUOTA_TOO_SMALL", "QUOTA"])
-    reason = scene.engine.explain("wide").reason
+    reason = explained(scene.engine, "wide").reason
     assert reason.numbers == {"gpus_max": 2}
     assert "--gpus" in describe_remedy(reason, scene.engine.state.jobs["wide"].request)
 

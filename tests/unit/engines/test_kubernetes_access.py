@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -95,12 +94,6 @@ def cluster() -> FakeKubernetes:
     for number in range(5):
         made.add(node_row(f"n{number}"))
     return made
-
-
-@pytest.fixture
-def api(cluster: FakeKubernetes) -> Iterator[ServedApi]:
-    with served(cluster) as address, closing(reached(address)) as made:
-        yield made
 
 
 def names(api: ServedApi) -> list[str]:

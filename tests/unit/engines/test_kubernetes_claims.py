@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.errors import EngineRefusedError
 from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.placement_notes import placed_note
-from cotenant.engines.records import EngineJob, EnginePhase, Placement
-from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row, reached, served
+from cotenant.engines.records import EnginePhase, Placement
+from tests.support.fake_kubernetes import FakeKubernetes, only_job, pod_row
 
 GIB = 2**30
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims/train-gpu"
@@ -24,18 +21,9 @@ PLACEMENT = Placement(
 
 
 @pytest.fixture
-def cluster() -> FakeKubernetes:
-    made = FakeKubernetes()
-    made.add(node_row("n1"))
-    made.add(gated())
-    return made
-
-
-@pytest.fixture
-def engine(cluster: FakeKubernetes) -> Iterator[KubernetesEngine]:
-    rules = [DeviceRule(nodes="*", device="NVIDIA A10", memory_bytes=24 * GIB)]
-    with served(cluster) as address, closing(reached(address)) as api:
-        yield KubernetesEngine(api, rules)
+def cluster(cluster: FakeKubernetes) -> FakeKubernetes:
+    cluster.add(gated())
+    return cluster
 
 
 def gated(*, claim: str = "train-gpu", gates: tuple[str, ...] = ("cotenant.io/gpu",)) -> dict[str, Any]:
@@ -45,26 +33,21 @@ def gated(*, claim: str = "train-gpu", gates: tuple[str, ...] = ("cotenant.io/gp
     return row
 
 
-def only(engine: KubernetesEngine) -> EngineJob:
-    [job] = engine.read().jobs
-    return job
-
-
 def test_it_is_held_claimed_and_let_go_for_kube_scheduler_to_allocate(
     cluster: FakeKubernetes, engine: KubernetesEngine
 ) -> None:
-    assert (only(engine).phase, only(engine).allowed_node_ids) == (EnginePhase.HELD, ())
+    assert (only_job(engine).phase, only_job(engine).allowed_node_ids) == (EnginePhase.HELD, ())
     engine.place(PLACEMENT)
     [request] = cluster.objects[CLAIM]["spec"]["devices"]["requests"]
     assert request["exactly"]["selectors"][0]["cel"]["expression"] == (
         'device.attributes["gpu.nvidia.com"].uuid == "g1" && device.allowMultipleAllocations == true'
     )
     assert request["exactly"]["capacity"] == {"requests": {"memory": str(6 * GIB)}}
-    assert only(engine).phase is EnginePhase.INTERRUPTED
+    assert only_job(engine).phase is EnginePhase.INTERRUPTED
     engine.release("team/a")
     assert not cluster.pod("team/a")["spec"]["schedulingGates"]
     assert "nodeName" not in cluster.pod("team/a")["spec"]
-    assert (only(engine).phase, dict(only(engine).held_slots)) == (EnginePhase.PLACED, {"n1/g1": 25})
+    assert (only_job(engine).phase, dict(only_job(engine).held_slots)) == (EnginePhase.PLACED, {"n1/g1": 25})
 
 
 def test_a_claim_for_a_whole_gpu_takes_one_that_nobody_shares_as_well(
@@ -101,7 +84,7 @@ def test_a_claim_without_a_proper_name_is_placed_nowhere(
     cluster: FakeKubernetes, engine: KubernetesEngine, claim: str
 ) -> None:
     cluster.add(gated(claim=claim))
-    assert only(engine).allowed_node_ids == ("",)
+    assert only_job(engine).allowed_node_ids == ("",)
 
 
 def test_a_name_that_could_change_the_expression_is_refused(engine: KubernetesEngine) -> None:

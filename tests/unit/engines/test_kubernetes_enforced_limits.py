@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -12,26 +11,12 @@ from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.kubernetes.enforced_limits import allocated_parts
 from cotenant.engines.placement_notes import placed_note
-from cotenant.engines.records import EngineJob, Placement
+from cotenant.engines.records import Placement
 from tests.support.cases import for_each
-from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row, reached, served
+from tests.support.fake_kubernetes import FakeKubernetes, node_row, only_job, pod_row, reached, served
 
 GIB = 2**30
 PREFIX = "nvidia.com/container"
-
-
-@pytest.fixture
-def cluster() -> FakeKubernetes:
-    made = FakeKubernetes()
-    made.add(node_row("n1"))
-    return made
-
-
-@pytest.fixture
-def engine(cluster: FakeKubernetes) -> Iterator[KubernetesEngine]:
-    rules = [DeviceRule(nodes="*", device="NVIDIA A10", memory_bytes=24 * GIB)]
-    with served(cluster) as address, closing(reached(address)) as api:
-        yield KubernetesEngine(api, rules)
 
 
 def limited(name: str = "a", *, tag: str = "utilization=0.4", **stated: str) -> dict[str, Any]:
@@ -49,11 +34,6 @@ def placed(memory_bytes: int) -> Placement:
 def limits(cluster: FakeKubernetes) -> dict[str, str]:
     annotations = cluster.pod("team/a")["metadata"]["annotations"]
     return {name.removeprefix(f"{PREFIX}.train."): text for name, text in annotations.items() if PREFIX in name}
-
-
-def only(engine: KubernetesEngine) -> EngineJob:
-    [job] = engine.read().jobs
-    return job
 
 
 @for_each(
@@ -74,7 +54,7 @@ def test_what_a_pod_states_as_its_limit_is_its_memory_unless_more_is_known_of_it
     cluster.add(limited(tag=tag, **stated))
     rules = [DeviceRule(nodes="*", device="NVIDIA A10", memory_bytes=24 * GIB)]
     with served(cluster) as address, closing(reached(address)) as api:
-        found = only(KubernetesEngine(api, rules)).tag
+        found = only_job(KubernetesEngine(api, rules)).tag
     assert found is not None
     assert (found.memory_bytes, found.complaints) == (memory_bytes, ())
 
@@ -88,7 +68,7 @@ def test_a_placed_pod_gets_what_was_reserved_as_its_limit_and_keeps_it_when_it_i
     assert limits(cluster) == expected
     engine.release("team/a")
     assert limits(cluster) == expected
-    assert dict(only(engine).held_slots) == {"n1/g1": 25}
+    assert dict(only_job(engine).held_slots) == {"n1/g1": 25}
 
 
 def test_a_pod_with_the_whole_gpu_keeps_the_limit_that_it_states(
@@ -131,7 +111,7 @@ def test_limits_that_cannot_be_written_keep_a_pod_waiting_with_the_reason(stated
     cluster.add(limited(**stated))
     rules = [DeviceRule(nodes="*", device="NVIDIA A10", memory_bytes=24 * GIB)]
     with served(cluster) as address, closing(reached(address)) as api:
-        found = only(KubernetesEngine(api, rules))
+        found = only_job(KubernetesEngine(api, rules))
     assert found.allowed_node_ids == ("",)
     assert found.tag is not None
     assert found.tag.complaints[0] == f"cotenant cannot place pods with {reason}"

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
-
-import pytest
 
 from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.kubernetes.hami import allocated_parts
 from cotenant.engines.placement_notes import placed_note
-from cotenant.engines.records import EngineJob, EnginePhase, Placement
+from cotenant.engines.records import EnginePhase, Placement
 from tests.support.cases import for_each
-from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row, reached, served
+from tests.support.fake_kubernetes import FakeKubernetes, node_row, only_job, pod_row, reached, served
 
 GIB = 2**30
 PLACEMENT = Placement(
     job_id="team/a", node_id="n1", gpu_id="n1/g1", slots=25, note=placed_note("n1/g1", 25), memory_bytes=6 * GIB
 )
 ALLOCATED = "hami.io/vgpu-devices-allocated"
-
-
-@pytest.fixture
-def cluster() -> FakeKubernetes:
-    made = FakeKubernetes()
-    made.add(node_row("n1"))
-    return made
-
-
-@pytest.fixture
-def engine(cluster: FakeKubernetes) -> Iterator[KubernetesEngine]:
-    rules = [DeviceRule(nodes="*", device="NVIDIA A10", memory_bytes=24 * GIB)]
-    with served(cluster) as address, closing(reached(address)) as api:
-        yield KubernetesEngine(api, rules)
 
 
 def limited(name: str = "a", *, gpus: int = 1, is_gated: bool = True, **resources: str) -> dict[str, Any]:
@@ -46,16 +29,11 @@ def limited(name: str = "a", *, gpus: int = 1, is_gated: bool = True, **resource
     return row
 
 
-def only(engine: KubernetesEngine) -> EngineJob:
-    [job] = engine.read().jobs
-    return job
-
-
 def test_it_waits_for_us_with_its_limit_as_its_memory_and_is_let_go_with_the_uuid_of_its_gpu(
     cluster: FakeKubernetes, engine: KubernetesEngine
 ) -> None:
     cluster.add(limited(gpumem="6144", gpucores="30"))
-    found = only(engine)
+    found = only_job(engine)
     assert (found.phase, found.allowed_node_ids, found.gpus) == (EnginePhase.HELD, (), 1)
     assert found.tag is not None
     assert found.tag.memory_bytes == 6 * GIB
@@ -63,7 +41,7 @@ def test_it_waits_for_us_with_its_limit_as_its_memory_and_is_let_go_with_the_uui
     assert cluster.pod("team/a")["metadata"]["annotations"]["nvidia.com/use-gpuuuid"] == "g1"
     engine.release("team/a")
     assert not cluster.pod("team/a")["spec"]["schedulingGates"]
-    assert (only(engine).phase, dict(only(engine).held_slots)) == (EnginePhase.PLACED, {"n1/g1": 25})
+    assert (only_job(engine).phase, dict(only_job(engine).held_slots)) == (EnginePhase.PLACED, {"n1/g1": 25})
     assert not any("resourceclaims" in path for _, path in cluster.requests)
 
 
@@ -89,7 +67,7 @@ def test_a_gated_pod_that_nothing_limits_is_placed_nowhere_and_told_why(resource
     cluster.add(limited(**resources))  # type: ignore[arg-type]  # all of them are resources
     rules = [DeviceRule(nodes="*", device="NVIDIA A10", memory_bytes=24 * GIB)]
     with served(cluster) as address, closing(reached(address)) as api:
-        found = only(KubernetesEngine(api, rules))
+        found = only_job(KubernetesEngine(api, rules))
     assert found.allowed_node_ids == ("",)
     assert found.tag is not None
     assert reason in found.tag.complaints[0]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-
 import pytest
 
 from cotenant.engines.errors import EngineUnreachableError
@@ -13,7 +10,7 @@ from cotenant.engines.kubernetes.api import ServedApi
 from cotenant.engines.kubernetes.lease import DURATION_MS, RENEWED_MS, ControllerLease
 from cotenant.engines.placement_notes import placed_note
 from cotenant.engines.records import Placement
-from tests.support.fake_kubernetes import FakeKubernetes, node_row, pod_row, reached, served
+from tests.support.fake_kubernetes import FakeKubernetes, pod_row
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/cotenant/leases"
 
@@ -26,19 +23,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.at_ms
-
-
-@pytest.fixture
-def cluster() -> FakeKubernetes:
-    made = FakeKubernetes()
-    made.add(node_row("n1"))
-    return made
-
-
-@pytest.fixture
-def api(cluster: FakeKubernetes) -> Iterator[ServedApi]:
-    with served(cluster) as address, closing(reached(address)) as made:
-        yield made
 
 
 @pytest.fixture

@@ -107,9 +107,7 @@ def test_sites_without_one_type_per_gpu_have_gpus_by_index_that_are_never_shared
     nodes = recorded("sinfo")["nodes"]
     nodes[0]["gres"] = "gpu:a100:4,shard:16"
     state = read([job("2", gres_detail=["gpu:a100:2(IDX:1-2)"])], nodes[:1])
-    assert [(gpu.gpu_id, gpu.slots, gpu.is_addressable) for gpu in state.nodes[0].gpus] == [
-        (f"n1/{index}", 0, False) for index in range(4)
-    ]
+    assert [(gpu.gpu_id, gpu.slots) for gpu in state.nodes[0].gpus] == [(f"n1/{index}", 0) for index in range(4)]
     assert dict(state.jobs[0].held_slots) == {"n1/1": 0, "n1/2": 0}
 
 

@@ -14,8 +14,8 @@ from predictor_service.errors import StoreFullError, UnknownGraphError
 from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.inference import graph_library
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from tests.support.onnx_graphs import perceptron
-from tests.support.predictor_service import InProcessDescriber
 
 GRAPH = perceptron().SerializeToString()
 

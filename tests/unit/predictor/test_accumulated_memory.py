@@ -15,13 +15,14 @@ from cotenant.job_settings import JobSettings
 from predictor_service.features.analytical_memory import MemoryBreakdown
 from predictor_service.features.devices import STANDIN_DEVICE
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import Estimate, JobQuestion
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from tests.support.everyday_networks import NETWORKS
 from tests.support.measured_dataset import graphs
-from tests.support.predictor_service import InProcessDescriber, open_predictor
+from tests.support.predictor_service import open_predictor
 
 NETWORK = "attention by hand"
 BATCH, PASSES = 4096, 4

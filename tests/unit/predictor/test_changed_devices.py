@@ -16,6 +16,7 @@ from predictor_service.grpc_api.metrics import ServiceMetrics
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 from predictor_service.grpc_api.request_pipeline import RequestPipeline
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion, Level
 from predictor_service.outcome_journal import OUTCOMES_MAX, OutcomeJournal, PredictionEntry, RecordedOutcome
@@ -28,7 +29,7 @@ from predictor_service.retraining.restated_rows import restate_outcomes
 from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
 from tests.support.measured_dataset import DEVICE, graphs, job_settings
 from tests.support.measurement_windows import NOW_MS, job, window
-from tests.support.predictor_service import InProcessDescriber, trained_store
+from tests.support.predictor_service import trained_store
 
 FAMILY, BATCH = "medium", 32
 TIMES = 15

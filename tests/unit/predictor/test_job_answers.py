@@ -20,6 +20,7 @@ from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.grpc_api.translate_requests import job_question
 from predictor_service.inference import job_estimator
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.observed_jobs import read_entry_job
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.prepared_job import PreparedJob
@@ -27,7 +28,7 @@ from predictor_service.inference.records import JobQuestion
 from predictor_service.outcome_journal import OutcomeJournal
 from predictor_service.registry.served_version import ServedVersion
 from tests.support.measured_dataset import DEVICE, graphs
-from tests.support.predictor_service import InProcessDescriber, trained_store
+from tests.support.predictor_service import trained_store
 
 GRAPHS = graphs()
 

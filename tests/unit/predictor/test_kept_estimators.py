@@ -10,12 +10,13 @@ from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.inference import estimator_cache
 from predictor_service.inference.estimator_cache import EstimatorCache
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion, PairJob, PairsQuestion
 from predictor_service.registry.version_holder import VersionHolder
 from tests.support.measured_dataset import DEVICE, FAMILIES, graphs
-from tests.support.predictor_service import InProcessDescriber, trained_store
+from tests.support.predictor_service import trained_store
 
 GRAPHS = graphs()
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")

@@ -12,6 +12,7 @@ from predictor_service.features.graphs.graph_description import describe_graph
 from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.inference.batch_curve import JobSamples
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.predictor import Predictor
@@ -22,7 +23,7 @@ from predictor_service.selection.conformal import calibrate
 from predictor_service.selection.nearness import KIND_COLUMNS, SETTING_COLUMNS, Nearness
 from predictor_service.selection.targets import MEMORY, STEP
 from tests.support.measured_dataset import DEVICE, graphs, job_settings
-from tests.support.predictor_service import InProcessDescriber, trained_store
+from tests.support.predictor_service import trained_store
 
 GRAPHS = graphs()
 MEASURED, UNSEEN, BATCH = "wide", "deep", 32

@@ -13,6 +13,7 @@ import pytest
 from cotenant.job_settings import JobSettings
 from predictor_service.features.uncalibrated_memory import CONTEXT_SEEN_BYTES, EXPECTED
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion, Level, PairJob, RiskQuestion
 from predictor_service.inference.unusual_features import OF_OTHERS
@@ -23,7 +24,6 @@ from predictor_service.registry.version_store import VersionStore
 from predictor_service.selection.operator_mix import OPERATORS, OperatorMix
 from predictor_service.selection.targets import MEMORY, STEP
 from tests.support.onnx_graphs import mobilenet_v2
-from tests.support.predictor_service import InProcessDescriber
 from tests.support.public_package import packed_version
 from tests.support.table_dataset import DEVICE
 

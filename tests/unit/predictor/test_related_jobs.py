@@ -12,6 +12,7 @@ import pytest
 
 from cotenant.job_settings import JobSettings
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.observed_jobs import RELATED_MAX, ObservedJobs, line_key, read_entry_job
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion, Level
@@ -19,7 +20,6 @@ from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.registry.served_version import ServedVersion
 from tests.support.cases import for_each
 from tests.support.onnx_graphs import mobilenet_v2
-from tests.support.predictor_service import InProcessDescriber
 
 _DEVICE = "NVIDIA L4"
 _BATCHES = (1, 3, 16, 31, 32, 33, 64, 100, 128, 129, 200, 256, 257, 512)

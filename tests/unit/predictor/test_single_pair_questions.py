@@ -11,6 +11,7 @@ import pytest
 
 from cotenant.job_settings import JobSettings
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.pair_table import ALONE, PairTable, read_alone, write_alone
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import PairJob, PairsQuestion
@@ -18,7 +19,6 @@ from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.registry.served_version import ServedVersion
 from tests.support.cases import for_each
 from tests.support.onnx_graphs import perceptron
-from tests.support.predictor_service import InProcessDescriber
 
 _DEVICE = "NVIDIA L4"
 _DEMAND = np.linspace(0.3, 0.9, 8)

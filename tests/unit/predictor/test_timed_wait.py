@@ -11,6 +11,7 @@ from cotenant.device_calibration import DeviceCalibration
 from cotenant.job_settings import JobSettings
 from predictor_service.features.anchor_networks import STANDIN_ANCHORS, AnchorNetwork, read_anchor_graph
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.observed_jobs import line_key
 from predictor_service.inference.pair_table import read_alone, write_alone
 from predictor_service.inference.predictor import Predictor
@@ -19,7 +20,7 @@ from predictor_service.outcome_journal import PredictionEntry
 from tests.support.calibrations import anchor_of, calibration
 from tests.support.cases import for_each
 from tests.support.measured_dataset import DEVICE, graphs
-from tests.support.predictor_service import InProcessDescriber, open_predictor
+from tests.support.predictor_service import open_predictor
 
 BATCH = 64
 JOB = JobSettings(global_batch_size=BATCH, optimizer="adam")

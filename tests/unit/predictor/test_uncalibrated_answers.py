@@ -15,6 +15,7 @@ from predictor_service.features.job_features import build_features
 from predictor_service.features.uncalibrated_memory import BOUND, CONTEXT_SEEN_BYTES, EXPECTED, estimate_uncalibrated
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.in_process_describer import InProcessDescriber
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion, Level
 from predictor_service.outcome_journal import PredictionEntry
@@ -23,7 +24,7 @@ from predictor_service.registry.version_store import VersionStore
 from tests.support.cases import for_each
 from tests.support.measured_dataset import DEVICE, graphs
 from tests.support.onnx_graphs import GraphBuilder, mobilenet_v2, perceptron
-from tests.support.predictor_service import InProcessDescriber, open_predictor
+from tests.support.predictor_service import open_predictor
 
 GIB = 1 << 30
 A100 = "NVIDIA A100-SXM4-40GB"

@@ -14,7 +14,7 @@ from scheduler_service.grpc_api.jobs.job_reasons import present_remedy, reported
 from scheduler_service.grpc_api.jobs.log_requests import log_nodes
 from scheduler_service.grpc_api.jobs.translate_jobs import job_message, reason_message
 from tests.support.engine_play import Play
-from tests.support.scheduling import GIB, all_pairs, node, prediction
+from tests.support.scheduling import GIB, all_pairs, explained, node, prediction
 
 
 def play_of(*names: str, policy: str = "horus", gib: float = 2.0, in_domain: bool = False) -> Play:
@@ -31,46 +31,46 @@ def play_of(*names: str, policy: str = "horus", gib: float = 2.0, in_domain: boo
     return play
 
 
-def reported(play: Play, job_id: str, *, explained: bool) -> Reason:
+def reported(play: Play, job_id: str, *, is_explained: bool) -> Reason:
     state = play.engine.state
-    decision: Decision = play.engine.explain(job_id) if explained else state.decisions[job_id]
+    decision: Decision = explained(play.engine, job_id) if is_explained else state.decisions[job_id]
     return reported_reason(state, state.jobs[job_id], decision.reason)
 
 
 def remedy(play: Play, job_id: str, *, role: Role | None = None) -> str:
     state = play.engine.state
-    return present_remedy(state, state.jobs[job_id], reported(play, job_id, explained=True), Caller(role=role))
+    return present_remedy(state, state.jobs[job_id], reported(play, job_id, is_explained=True), Caller(role=role))
 
 
 def test_what_fits_nowhere_is_never_advised_to_share() -> None:
     for policy in ("horus", "sjf_ffs", "sjf_bsbf"):
         play = play_of("big-1", policy=policy, gib=17)
-        for explained in (False, True):
-            message = reason_message(reported(play, "big-1", explained=explained))
+        for is_explained in (False, True):
+            message = reason_message(reported(play, "big-1", is_explained=is_explained))
             assert message.code == "MEMORY_LIKELY_EXCEEDS_GPU", (policy, message.message)
             assert "17.00 GiB" in message.message
             assert "smaller batch or a larger GPU" in message.message
         state = play.engine.state
         assert job_message(state, state.jobs["big-1"]).reason.code == "MEMORY_LIKELY_EXCEEDS_GPU"
-        [candidate] = play.engine.explain("big-1").candidates
+        [candidate] = explained(play.engine, "big-1").candidates
         assert "share: any" not in reason_message(candidate.reason).message
 
 
 def test_what_fits_is_advised_to_share_as_before() -> None:
-    reason = reported(play_of("big-1"), "big-1", explained=True)
+    reason = reported(play_of("big-1"), "big-1", is_explained=True)
     assert reason.code == "OUT_OF_DOMAIN"
 
 
 def test_an_equal_jobs_reason_is_worded_for_this_job() -> None:
     play = play_of("big-1", "big-2", "big-3")
     for name in ("big-1", "big-2", "big-3"):
-        assert reported(play, name, explained=False).job_ids == reported(play, name, explained=True).job_ids
-        assert {"big-1", "big-2", "big-3"} & set(reported(play, name, explained=False).job_ids) == {name}
+        assert reported(play, name, is_explained=False).job_ids == reported(play, name, is_explained=True).job_ids
+        assert {"big-1", "big-2", "big-3"} & set(reported(play, name, is_explained=False).job_ids) == {name}
 
 
 def test_a_queue_names_which_jobs_are_really_before_a_job() -> None:
     play = play_of("big-1", "big-2", policy="fifo")
-    assert reported(play, "big-2", explained=False) == Reason(
+    assert reported(play, "big-2", is_explained=False) == Reason(
         code="BEHIND_IN_QUEUE", numbers={"jobs_waiting": 1}, job_ids=("big-1",)
     )
 
@@ -81,15 +81,15 @@ def test_listing_and_explaining_agree_about_a_full_cluster() -> None:
         play.submit(name, key="", share=Share.SAFE)
     play.submit("wide", gpus=2, allowed_gpus=(2,), global_batch_size=2)
     for name, code in (("b", "CLUSTER_FULL"), ("wide", "GPUS_NOT_IN_CLUSTER")):
-        assert reported(play, name, explained=False).code == reported(play, name, explained=True).code == code
+        assert reported(play, name, is_explained=False).code == reported(play, name, is_explained=True).code == code
 
 
 def test_a_job_that_may_span_nodes_is_told_which_nodes_count() -> None:
     """Its policy sees only those that share their checkpoints, of which there are none here."""
     play = Play(nodes=2)
     play.submit("wide", key="", gpus=2, global_batch_size=2, terms=QueueTerms(across_nodes=True))
-    for explained in (False, True):
-        message = reason_message(reported(play, "wide", explained=explained))
+    for is_explained in (False, True):
+        message = reason_message(reported(play, "wide", is_explained=is_explained))
         assert message.code == "NODES_TOGETHER_TOO_SMALL"
         assert "--shared-checkpoints" in message.message
 
@@ -97,8 +97,8 @@ def test_a_job_that_may_span_nodes_is_told_which_nodes_count() -> None:
 def test_a_job_for_devices_that_no_node_has_is_not_told_that_all_nodes_are_away() -> None:
     play = Play()
     play.submit("picky", key="", terms=QueueTerms(devices=("a100", "l4")))
-    for explained in (False, True):
-        message = reason_message(reported(play, "picky", explained=explained))
+    for is_explained in (False, True):
+        message = reason_message(reported(play, "picky", is_explained=is_explained))
         assert message.code == "DEVICES_NOT_IN_CLUSTER"
         assert "--device" in message.message
         assert "cordoned" not in message.message
@@ -122,8 +122,8 @@ def test_a_job_that_refuses_to_share_is_not_told_how_sharing_could_be_weighed() 
         play = Play("sjf_bsbf")
         for name in ("first", "second"):
             play.submit(name, share=Share.NEVER if name == refusing else Share.SAFE)
-        for explained in (False, True):
-            reason = reported(play, "second", explained=explained)
+        for is_explained in (False, True):
+            reason = reported(play, "second", is_explained=is_explained)
             assert (reason.code, reason.job_ids) == ("SHARE_NOT_ALLOWED", (refusing,))
 
 

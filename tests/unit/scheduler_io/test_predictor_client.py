@@ -41,7 +41,7 @@ from scheduler_service.core.fit_events import LossFitted, SpeedFitted, TaskSpeed
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import Level, PairPrediction
 from tests.support.cases import for_each
-from tests.support.fake_predictor import FakePredictor
+from tests.support.fake_predictor import FakePredictor, GenericPredictor
 
 QUESTION = RequestPrediction(
     key="k",
@@ -51,17 +51,6 @@ QUESTION = RequestPrediction(
     settings=JobSettings(global_batch_size=32),
     micro_batch_sizes=(16,),
 )
-
-
-class GenericPredictor(FakePredictor):
-    """Knows nothing of any device type."""
-
-    def PredictJob(  # noqa: N802
-        self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
-    ) -> prediction_pb2.PredictJobResponse:
-        answer = super().PredictJob(request, context)
-        answer.device, answer.device_is_generic = request.device, True
-        return answer
 
 
 def members(count: int) -> tuple[PairMember, ...]:
