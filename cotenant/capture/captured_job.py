@@ -284,6 +284,11 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
             _sharding_text(_sharded_ranks(result)),
         ),
         (
+            result["state_in_parts"] and not result["is_sharded"],
+            "the optimizer's state, and at stage 2 gradients, lie in parts on several GPUs (ZeRO): predicted as whole "
+            "on each, which is the most that they need",
+        ),
+        (
             result["differentiates_twice"],
             "gradients are differentiated themselves (create_graph): what this keeps and computes is not counted, so "
             "that a step takes longer and needs more memory than predicted",

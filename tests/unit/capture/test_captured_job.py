@@ -44,6 +44,7 @@ RESULT: dict[str, Any] = {
     "shards": 0,
     "gathered_ratio": 0.25,
     "differentiates_twice": False,
+    "state_in_parts": False,
     "transforms": False,
     "wait_s": 0.0,
     "step_s": 1.0,
@@ -186,6 +187,7 @@ def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
     [
         ("pads_sequences", "packed sequences are predicted as padded"),
         ("is_double", "the network computes in double precision, which is predicted as fp32"),
+        ("state_in_parts", "the optimizer's state, and at stage 2 gradients, lie in parts"),
         ("differentiates_twice", "gradients are differentiated themselves"),
         ("transforms", "what vmap and grad of torch.func compute now and then is not counted"),
         ("is_sharded", "weights would lie in parts on several GPUs, and one process does not tell on how many"),
