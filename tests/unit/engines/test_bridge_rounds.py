@@ -6,8 +6,10 @@ import signal
 from collections.abc import Iterator
 from typing import cast
 
+import grpc
 import pytest
 
+from cotenant import system_clock
 from cotenant.cli import engine_rounds
 from cotenant.cli.engine_rounds import PAUSE_INTERVALS_MAX, run_rounds, wait_for_engine
 from cotenant.cli.exit_codes import ExitCode, exit_code_of
@@ -80,7 +82,7 @@ def test_pauses_grow_up_to_a_bound_unless_another_controller_is_waited_for(
     [
         (InputError("squeue is not installed here"), ExitCode.USAGE),
         (EngineDeniedError("401"), ExitCode.PERMISSION),
-        (PermissionDeniedError("the token was revoked", code="PERMISSION_DENIED"), ExitCode.PERMISSION),
+        (PermissionDeniedError("the token was revoked", code=grpc.StatusCode.PERMISSION_DENIED), ExitCode.PERMISSION),
     ],
 )
 def test_what_asking_again_does_not_change_ends_the_program(
@@ -100,7 +102,7 @@ def test_an_engine_that_is_not_there_yet_is_waited_for_and_said_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses_ms: list[int] = []
-    monkeypatch.setattr(engine_rounds.system_clock, "wait_ms", pauses_ms.append)
+    monkeypatch.setattr(system_clock, "wait_ms", pauses_ms.append)
     answers = iter([EngineUnreachableError("no Ray cluster")] * 5)
 
     def connect() -> str:
