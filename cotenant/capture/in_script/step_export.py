@@ -9,6 +9,7 @@ from typing import Any
 
 from .batch_constants import BatchConstants
 from .held_memory import outside_bytes
+from .kept_numbers import KeptNumbers
 from .network_chain import chain_of
 from .optimizer_state import STATE_COPIES, bytes_of, is_in_parts, name_optimizer, outermost, state_bytes, trained_by
 from .padded_sequences import PaddedSequences
@@ -20,6 +21,7 @@ EXPORT_FILE = "export.pt2"
 COVERED_RATIO_MIN = 0.95
 # Only for the loss: what is exported is the network, as for inference.
 LOSS_ARGUMENTS = ("labels", "num_items_in_batch", "return_loss")
+NAMES_MAX = 4
 # Less than this part of what is trained is left out, so that next to nothing makes no other graph.
 SMALL_RATIO = 0.02
 
@@ -46,9 +48,10 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
         return {**facts, "status": "failed", "reason": "no_tensor"}
     facts["micro_batch_size"], dimension = facts["single_samples"] or sizes[0], sizes[1]
     facts["loaded_batch_size"] = 0 if facts["single_samples"] else _other_size(recorder.loader_batch_sizes, sizes[0])
-    with PaddedSequences(torch) as sequences, BatchConstants(torch) as constants:
+    networks = [call.module for call in calls]
+    with PaddedSequences(torch) as sequences, BatchConstants(torch) as constants, KeptNumbers(torch, networks) as kept:
         exported, facts["is_batch_fixed"], facts["left_out"], links = _export(torch, calls, *sizes)
-    facts["pads_sequences"] = sequences.are_met
+    facts["pads_sequences"], facts["kept_numbers"] = sequences.are_met, kept.names[:NAMES_MAX]
     facts["batch_fixed_at"] = constants.place if facts["is_batch_fixed"] else ""
     facts["networks"] = _names([call.module for call in links if call.has_parameters])
     path = recorder.folder / EXPORT_FILE
@@ -82,7 +85,7 @@ def export_network(torch: Any, module: Any, args: Any, kwargs: Any, folder: Path
     if sizes is None:
         raise ValueError("none of the inputs is a tensor")
     _stop_training(torch, module, lambda part: True)
-    with PaddedSequences(torch):
+    with PaddedSequences(torch), KeptNumbers(torch, [module]):
         torch.export.save(_export(torch, calls, *sizes)[0], str(folder / EXPORT_FILE))
     return sizes[0]
 
@@ -326,8 +329,15 @@ def _without_loss(calls: list[Call]) -> list[tuple[list[Call], list[str]]]:
 
 
 def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
-    if batch is None:
-        return torch.export.export(module, args, kwargs)
+    shapes = _dynamic_shapes(torch, module, args, kwargs, batch) if batch is not None else None
+    exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    if not _leaves_gradients_off(exported):
+        return exported
+    with torch.no_grad():
+        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+
+
+def _dynamic_shapes(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
     import inspect
 
     size, dimension = batch
@@ -341,18 +351,14 @@ def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) ->
         return {place: symbol} if is_tensor and leaf.shape[place] == size else None
 
     bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    shapes = torch.utils._pytree.tree_map(spec, dict(bound))
-    exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
-    if not _leaves_gradients_off(exported):
-        return exported
-    with torch.no_grad():
-        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    return torch.utils._pytree.tree_map(spec, dict(bound))
 
 
 def _leaves_gradients_off(exported: Any) -> bool:
-    """Whether a switch of gradients encloses nothing, which torch itself cannot load again.
+    """Whether a switch of gradients encloses nothing that is used, which torch itself cannot load or convert again.
 
-    So it is behind a function with a gradient of its own in what activation checkpointing runs.
+    So it is behind a function with a gradient of its own in what activation checkpointing runs, and where a network
+    writes to what it keeps.
     """
     nodes = [node for node in exported.graph.nodes if "set_grad_enabled" in str(node.target)]
-    return any(node.meta.get("val") == () for node in nodes)
+    return any(node.meta.get("val", ()) == () for node in nodes)
