@@ -252,11 +252,28 @@ def _notes(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         ),
         (
             result["has_smaller_batches"],
-            "steps have batches of different sizes: the largest of the first steps is told",
+            "steps have batches of different sizes: the largest of the first two is told; one that grows later is not "
+            "seen: state the largest with --batch-size",
         ),
+        *_notes_of_what_is_kept(result),
         *_notes_of_step(result, wait_ms),
     ]
     return [text for applies, text in found if applies]
+
+
+def _notes_of_what_is_kept(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    return [
+        (
+            result["state_in_parts"] and not result["is_sharded"],
+            "the optimizer's state, and at stage 2 gradients, lie in parts on several GPUs (ZeRO): predicted as whole "
+            "on each, which is the most that they need",
+        ),
+        (
+            bool(result["kept_numbers"]),
+            f"the network reads {', '.join(result['kept_numbers'])} as a number, which it keeps and changes: taken as "
+            "it was in the last step seen",
+        ),
+    ]
 
 
 def _fixed_batch_text(place: str, *, is_list: bool) -> str:

@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from cotenant import system_clock
+from cotenant.cli.engine_rounds import run_rounds, show_round, wait_for_engine
 from cotenant.cli.policy_commands import parse_parameters
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.client_errors import BrokenServiceError, ServiceError, TlsMismatchError, UnavailableError
@@ -21,7 +22,6 @@ from cotenant.command_groups import ListedGroup
 from cotenant.counted_nouns import agreed
 from cotenant.engines.bridge import NOTES_PER_ROUND_MAX, Bridge
 from cotenant.engines.device_rules import read_device_rule
-from cotenant.engines.errors import EngineUnreachableError
 from cotenant.engines.kubernetes.access import find_access
 from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.kubernetes.api import ServedApi
@@ -44,8 +44,6 @@ POLICY = "horus"
 """The default policy weighs how long jobs will run, which jobs of other engines do not state."""
 EXTENDER_TIMEOUT_S: Final = 2.0
 """For each question behind an answer to kube-scheduler, which waits 5 s (deploy/kubernetes)."""
-NOTES_PER_S: Final = 10
-"""One note takes an engine up to 40 ms; so many take less than half of the time between two rounds."""
 ORDERS: Final = ("hold", "stop", "requeue")
 
 _advises = click.option(
@@ -243,7 +241,8 @@ def ray(
     if not (rules or order or gives_back):
         raise click.UsageError("Missing option '--gpu': Ray does not say what its GPUs are.")
     chosen = parse_parameters(parameters)
-    with closing(ConnectedRay.connect(address)) as connected:
+    is_single = once or gives_back or order is not None
+    with closing(wait_for_engine(lambda: ConnectedRay.connect(address), 0.0 if is_single else interval_s)) as connected:
         if order is not None:
             _give_order(RayEngine(connected, rules), *order, grace_s)
             return
@@ -338,7 +337,7 @@ def _run(
     if once:
         show_round(bridge, NOTES_PER_ROUND_MAX)
     else:
-        _run_rounds(bridge, interval_s)
+        run_rounds(bridge, interval_s)
 
 
 def _check_policy(decide: Callable[[scheduling_pb2.DecideRequest], object], policy: str) -> None:
@@ -353,36 +352,3 @@ def _check_policy(decide: Callable[[scheduling_pb2.DecideRequest], object], poli
         raise
     except (UnavailableError, BrokenServiceError):
         return  # the rounds ask again, and say so
-
-
-def _run_rounds(bridge: Bridge, interval_s: float) -> None:
-    """Go on until SIGTERM; an engine or a scheduler that does not answer is asked again."""
-    stop = until_signal()
-    # GPUs that fall free do not wait for words.
-    notes_max = min(max(round(NOTES_PER_S * interval_s), 1), NOTES_PER_ROUND_MAX)
-    told, warnings = "", frozenset[str]()
-    while not stop.is_set():
-        try:
-            warnings = show_round(bridge, notes_max, warnings)
-            told = ""
-        except (EngineUnreachableError, ServiceError) as error:
-            if error.message != told:
-                remedy = f"; {error.remedy}" if error.remedy else ""
-                tell(f"error: {error.message}; asking again every {interval_s:g} s{remedy}", style="red")
-            told = error.message
-        stop.wait(interval_s)
-
-
-def show_round(bridge: Bridge, notes_max: int, warnings: frozenset[str] = frozenset()) -> frozenset[str]:
-    """Run one round and print what came of it; return its warnings.
-
-    Args:
-        bridge: Runs it.
-        notes_max: So many jobs at most are told why they wait.
-        warnings: Of the round before: they are not printed again.
-    """
-    lines = bridge.run_round(now_ms=system_clock.now_ms(), notes_max=notes_max).lines
-    for line in lines:
-        if line not in warnings:
-            show(line)
-    return frozenset(line for line in lines if line.startswith("warning: "))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from cotenant import client_errors
+from cotenant.engines.errors import EngineDeniedError, EngineUnreachableError
 
 
 class ExitCode(IntEnum):
@@ -38,6 +39,8 @@ _BY_ERROR: tuple[tuple[type[client_errors.CotenantError], ExitCode], ...] = (
     (client_errors.NotFeasibleError, ExitCode.NOT_FEASIBLE),
     (client_errors.PermissionDeniedError, ExitCode.PERMISSION),
     (client_errors.UnavailableError, ExitCode.UNAVAILABLE),
+    (EngineDeniedError, ExitCode.PERMISSION),
+    (EngineUnreachableError, ExitCode.UNAVAILABLE),
 )
 
 

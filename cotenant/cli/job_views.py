@@ -193,7 +193,8 @@ def estimate_text(estimate: resources_pb2.Estimate, kind: str) -> str:
     text = show(estimate.value)
     if estimate.confidence > 0:
         text += f" [{show(estimate.lower)}, {show(estimate.upper)}]"
-        text += "" if estimate.range_not_calibrated else f" at {quantities.format_percent(estimate.confidence)}"
+        nominal = f" at nominal {quantities.format_percent(estimate.confidence)}"
+        text += "" if estimate.range_not_calibrated else nominal
     if estimate.HasField("upper_99"):
         bound = "bound" if estimate.range_not_calibrated else "99 % bound"
         text += f", {bound} {show(estimate.upper_99)}"

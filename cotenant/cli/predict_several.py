@@ -12,7 +12,7 @@ from cotenant import quantities
 from cotenant.cli.formats import emit_data, message_to_dict
 from cotenant.cli.job_views import level_name
 from cotenant.cli.predict_questions import is_unconfigured
-from cotenant.cli.prediction_views import wait_text, warning_lines
+from cotenant.cli.prediction_views import place_lines, wait_text, warning_lines
 from cotenant.cli.session import Session, show
 from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
@@ -138,7 +138,8 @@ def predict_together(session: Session, questions: Questions, offline: bool) -> b
     show(render_table(_pair_columns(answers.pairs), list(_pair_rows(answers.pairs)), session.width))
     show("")
     device = answers.jobs[0].device or questions.pairs.device
-    show(render_labelled(memory_lines(answers.risk, device), session.width))
+    lines = memory_lines(answers.risk, device) + place_lines(answers.jobs)
+    show(render_labelled(lines, session.width))
     return answers.risk.bounds_fit
 
 

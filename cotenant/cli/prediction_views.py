@@ -14,6 +14,8 @@ from cotenant.v1 import prediction_pb2, resources_pb2
 
 _CALIBRATED = "CALIBRATED"
 """Code of the notice that an answer about a calibrated device carries."""
+_CHECKED_ELSEWHERE = "CHECKED_ELSEWHERE"
+"""Code of the notice that names the machines on which ranges were checked, none of which is the one at hand."""
 
 
 def quantity_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Column]:
@@ -105,9 +107,16 @@ def prediction_lines(
         ("graph", _graph_text(answer.graph)),
         ("model", f"{answer.model_version}, {_promise(answer)}"),
         ("device", _calibration_text(answer)),
-        *warning_lines(warning for warning in answer.warnings if warning.code != _CALIBRATED),
+        *place_lines([answer]),
+        *warning_lines(each for each in answer.warnings if each.code not in {_CALIBRATED, _CHECKED_ELSEWHERE}),
     ]
     return lines
+
+
+def place_lines(answers: Iterable[prediction_pb2.PredictJobResponse]) -> list[tuple[str, str]]:
+    """Returns on which machines the ranges of answers about one device were checked, as at most one labelled line."""
+    found = [each for answer in answers for each in answer.warnings if each.code == _CHECKED_ELSEWHERE]
+    return [("ranges", found[0].message)] if found else []
 
 
 def warning_lines(warnings: Iterable[resources_pb2.Warning]) -> list[tuple[str, str]]:
@@ -144,7 +153,9 @@ def _promise(answer: prediction_pb2.PredictJobResponse) -> str:
     unchecked = [name for name, estimate in estimates.items() if estimate.range_not_calibrated]
     checked = [name for name in estimates if name not in unchecked]
     of_which = f": {', '.join(checked)}" if unchecked else ""
-    nominal = f"{quantities.format_percent(answer.memory_bytes.confidence)} of measured values (nominal)"
+    is_calibrated = any(each.code == _CALIBRATED for each in answer.warnings)
+    measured = "measured values" if is_calibrated else "rows where it learned"
+    nominal = f"{quantities.format_percent(answer.memory_bytes.confidence)} of {measured} (nominal)"
     texts = [f"intervals hold {nominal}{of_which}"] if checked else []
     texts += [f"{NOT_CALIBRATED}: {', '.join(unchecked)}"] if unchecked else []
     return "; ".join(texts)

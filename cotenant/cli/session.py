@@ -45,9 +45,8 @@ class Session:
 
     @property
     def width(self) -> int:
-        """Columns that a table may take; wide output that goes into a pipe or a file is folded and cut nowhere."""
-        is_read_by_programs = self.output is OutputFormat.WIDE and not _has_edges()
-        return WIDTH_OF_A_FILE if is_read_by_programs else output_width()
+        """Columns that a table may take; what goes into a pipe or a file is folded and cut nowhere."""
+        return output_width() if _has_edges() else WIDTH_OF_A_FILE
 
     def scheduler(self) -> SchedulerClient:
         """Returns a client; nothing is dialled yet."""

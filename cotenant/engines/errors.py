@@ -2,7 +2,10 @@
 
 EngineError
 ├── EngineUnreachableError   it does not answer, or not in a form that is understood
+│   ├── EngineDeniedError    it does not let us read it
+│   └── EngineTakenError     another controller decides in it
 └── EngineRefusedError       it answers, and does not do what it was asked
+    └── EngineForbiddenError it does not let us do that
 """
 
 from __future__ import annotations
@@ -18,5 +21,17 @@ class EngineUnreachableError(EngineError):
     """It does not answer, or not in a form that is understood."""
 
 
+class EngineDeniedError(EngineUnreachableError):
+    """It knows us not, or does not let us read it: asking again changes nothing until somebody gives us the right."""
+
+
+class EngineTakenError(EngineUnreachableError):
+    """Another controller decides in it; this one waits until that one has ended."""
+
+
 class EngineRefusedError(EngineError):
     """It answers, and does not do what it was asked."""
+
+
+class EngineForbiddenError(EngineRefusedError):
+    """It does not let us do what it was asked."""

@@ -13,11 +13,10 @@ from cotenant.structured_log import start_logging
 from predictor_service.errors import ModelError
 from predictor_service.registry.manifest import Manifest
 from predictor_service.registry.model_registry import ModelRegistry, current_user
-from predictor_service.registry.public_version import PackedVersion, read_public_version
+from predictor_service.registry.public_version import TEACHING_SETS, PackedVersion, read_public_version
 from predictor_service.registry.staleness import learned_by_older_rules
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.datasets import hash_datasets, read_datasets
-from predictor_service.retraining.public_rows import TEACHING_SETS
 from predictor_service.settings import SETTINGS, Settings
 
 _PATH: Final = click.Path(path_type=Path)

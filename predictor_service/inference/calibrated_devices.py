@@ -20,6 +20,7 @@ from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.observed_pairs import Observation, Pair, log_slowdown
 from predictor_service.inference.records import DEFAULT_CONFIDENCE, Notice, PairJob
+from predictor_service.registry.public_version import TEACHING_SETS
 from predictor_service.registry.served_version import ServedVersion
 
 
@@ -128,6 +129,27 @@ def calibration_notices(calibration: DeviceCalibration | None, scale: DeviceScal
         load = "; others used the device meanwhile, so it may be faster: ranges are wider, pairs are answered without"
     message = f"steps take {scale.step_ratio:.2f} times what is known of the type, by {scale.anchors} networks measured"
     return (Notice(code="CALIBRATED", message=f"{message} on the device at hand{load}"),)
+
+
+def place_notices(scale: DeviceScale | None, device: DeviceType, version: ServedVersion | None) -> tuple[Notice, ...]:
+    """Return on which machines the ranges of a device type were checked; nothing where the one at hand was calibrated.
+
+    Of models by others' rows each estimate says itself that its range was not checked here.
+
+    Args:
+        scale: How the device at hand differs from its type; None = nothing is known of it.
+        device: The device type asked about.
+        version: Whose models answer.
+    """
+    if version is None or scale is not None:
+        return ()
+    if all(model.record.is_public for model in version.devices.get(device.name, {}).values()):
+        return ()
+    places = ", ".join(sorted(name for name in version.manifest.datasets if name not in TEACHING_SETS))
+    message = (
+        f"checked only on the machines where these data sets were measured: {places}; how often they hold on yours"
+    )
+    return (Notice(code="CHECKED_ELSEWHERE", message=f"{message} is not known before `cotenant calibrate` there"),)
 
 
 def _check_device(calibration: DeviceCalibration, device: DeviceType) -> None:

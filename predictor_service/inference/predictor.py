@@ -20,6 +20,7 @@ from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.inference.calibrated_devices import (
     CalibratedDevices,
     calibration_notices,
+    place_notices,
     reference_jobs,
     reference_pairs,
 )
@@ -127,7 +128,10 @@ class Predictor:
             estimator_of(question.settings),
             version,
             at_precision=lambda precision: estimator_of(dataclasses.replace(question.settings, precision=precision)),
-            notices=calibration_notices(question.calibration, scale),
+            notices=(
+                *calibration_notices(question.calibration, scale),
+                *place_notices(scale, named.device, version),
+            ),
         )
 
     def answer_job(self, job: PreparedJob, batch: int) -> JobAnswer:

@@ -6,6 +6,7 @@ is left is reading curves.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Final
@@ -14,12 +15,13 @@ from cotenant.memory_verdict import MemoryVerdict, judge_memory
 from predictor_service.errors import invalid_field
 from predictor_service.features.device_names import NamedDevice
 from predictor_service.features.graphs.graph_description import GraphDescription
+from predictor_service.features.graphs.graph_extraction import UNCOUNTED_MACS
 from predictor_service.features.job_settings import check_batch_size
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_jobs import ObservedJobs, RelatedJob, line_key, weigh_observed
 from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion, Level, MicroBatchEstimate, Notice
 from predictor_service.inference.related_jobs import Curve, follow_memory, follow_step, keep_above_smaller
-from predictor_service.inference.unusual_features import OF_OTHERS
+from predictor_service.inference.unusual_features import OF_OTHERS, UNUSUAL_MAX
 from predictor_service.registry.manifest import BasisRecord, say_basis
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
@@ -33,6 +35,7 @@ _NO_TRAINED_MODEL: Final = Notice(
 _PUBLIC_MODEL: Final = "learned from what others measured of this device type (public sets): ranges not checked here"
 _GENERIC_PEAKS_FACTOR: Final = 5.0
 """How far the peaks of the known GPUs are from their middle, either way; times the error of a bare roofline."""
+_UNCOUNTED: Final = "multiply-adds of operators without a known shape, which count as 0"
 _GIBIBYTE: Final = 1 << 30
 _REASONS_MAX: Final = 1_024
 
@@ -93,6 +96,7 @@ class PreparedJob:
             utilization = estimator.explain(utilization, UTILIZATION, batch)
         step, job_key = self._widened(step), self._key_at(batch)
         predicted_99 = memory.upper_99 or memory.upper
+        memory, step, utilization = self._as_counted(memory, step, utilization)
         seen, related = observed.find(device.device.name, job_key), self._related(observed)
         if related:
             memory, step = self._follow(batch, related)
@@ -106,7 +110,7 @@ class PreparedJob:
         notices = _notices(memory, step, memory_bytes, is_generic=device.is_generic)
         if memory_bytes and not fits:
             notices += _risk_notices(estimator, memory, batch, memory_bytes)
-        # By position, in the order of the record: sixteen names double the time.
+        # By position: sixteen names double the time.
         return JobAnswer(
             prediction_id,
             self.version.version if self.version else NO_VERSION,
@@ -118,14 +122,10 @@ class PreparedJob:
             estimator.largest_batch(int(memory_bytes / raised_ratio))
             if question.find_largest_batch and memory_bytes
             else None,
-            tuple([_micro_batch_size(estimator, batch, size) for size in question.micro_batch_sizes]),
+            tuple([self._micro_batch(batch, size) for size in question.micro_batch_sizes]),
             self.graph,
             memory_bytes,
-            (
-                *self._steady_notices,
-                *notices,
-                *(_explanations(estimator, batch) if question.explain else ()),
-            ),
+            (*self._steady_notices, *notices, *(_explanations(estimator, batch) if question.explain else ())),
             job_key,
             device.device.name,
             device.is_generic,
@@ -135,6 +135,29 @@ class PreparedJob:
     @cached_property
     def _line(self) -> str:
         return line_key(self.graph.graph_sha256, self.question.settings)
+
+    @cached_property
+    def _uncounted_factor(self) -> float:
+        """How much more there may be than was counted, if operators without a shape do what the others do; 1 = none."""
+        graph = self.graph
+        if not any(warning.code == UNCOUNTED_MACS for warning in graph.warnings):
+            return 1.0
+        return graph.nodes / max(graph.nodes - graph.unshaped_nodes, 1)
+
+    def _as_counted(self, memory: Estimate, step: Estimate, utilization: Estimate) -> tuple[Estimate, ...]:
+        """What is estimated of a graph that may lack counts; a share of time is at most 1."""
+        factor = self._uncounted_factor
+        if factor == 1.0:
+            return memory, step, utilization
+        return _uncounted(memory, factor), _uncounted(step, factor), _uncounted(utilization, 1.0)
+
+    def _micro_batch(self, batch: int, size: int) -> MicroBatchEstimate:
+        found = _micro_batch_size(self._estimator, batch, size)
+        factor = self._uncounted_factor
+        if factor == 1.0:
+            return found
+        memory, step = _uncounted(found.memory_bytes, factor), _uncounted(found.step_ms, factor)
+        return dataclasses.replace(found, memory_bytes=memory, step_ms=step)
 
     def _widened(self, step: Estimate) -> Estimate:
         """A step time; less is known of it where not even the peaks of the device are."""
@@ -166,6 +189,17 @@ class PreparedJob:
             follow_memory(lambda asked: estimator_of(asked).memory, precision, batch, related),
             follow_step(step_of, precision, batch, related),
         )
+
+
+def _uncounted(estimate: Estimate, factor: float) -> Estimate:
+    """An estimate of a graph that lacks counts, which no measurement has checked: it is wider, and says so."""
+    return estimate._replace(
+        upper=estimate.upper * factor,
+        upper_99=None if estimate.upper_99 is None else estimate.upper_99 * factor,
+        in_domain=False,
+        range_not_calibrated=True,
+        unusual_features=(*estimate.unusual_features[: UNUSUAL_MAX - 1], _UNCOUNTED),
+    )
 
 
 def check_micro_batch_sizes(sizes: Sequence[int], batch: int) -> None:

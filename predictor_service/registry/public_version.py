@@ -22,6 +22,8 @@ from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, held_out
 from predictor_service.registry.manifest import LEARNING_VERSION, Manifest
 
 PUBLIC_MODELS: Final = Path(__file__).parent / "public_models.tar.xz"
+TEACHING_SETS: Final = ("gavel", "gpumemnet", "pollux", "salus", "timm_bench", "torchvision_bench")
+"""Data sets of others that teach it."""
 MANIFEST_FILE: Final = "manifest.json"
 _UNPACKED_BYTES_MAX: Final = 512 << 20
 _REMEDY: Final = "install the program again, or make the file again with train-public-models"

@@ -14,9 +14,9 @@ from typing import Final
 
 from cotenant.profile_schema import SoloRow
 from predictor_service.learning.cross_device_rows import runs_as_usual
+from predictor_service.registry.public_version import TEACHING_SETS
 from predictor_service.retraining.datasets import PUBLIC, Dataset, read_dataset
 
-TEACHING_SETS: Final = ("gavel", "gpumemnet", "pollux", "salus", "timm_bench", "torchvision_bench")
 _DOUBTED: Final = frozenset({"features_of_another_network", "includes_start_up"})
 _OTHER_POOLS: Final = "tensorflow"
 """It takes memory in pools and counts without a context: no measure of what a job in PyTorch holds."""

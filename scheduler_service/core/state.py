@@ -289,7 +289,8 @@ class ClusterState:
             self._ways[gpu.device][gpu.sharing] -= 1
         for device in dict.fromkeys(gpu.device for gpu in (*gone, *come)):
             ways = [way for way, gpus in self._ways[device].items() if gpus > 0]
-            self.predictions.share(device, ways[0] if len(ways) == 1 else DeviceSharing.UNSTATED)
+            way = ways[0] if len(ways) == 1 else DeviceSharing.UNSTATED
+            self.predictions.share(device, way, ways=len(ways))
 
     def load_registers(self, *, living_keys: Mapping[str, KeyUse], devices: Mapping[str, int]) -> None:
         """Replace what was counted while loading by what was counted in life."""

@@ -23,7 +23,8 @@ class Requested:
         scaler: Whether it made a gradient scaler that it wanted enabled.
         is_sharded: Whether it wanted weights in parts on several GPUs.
         sharded: The networks of which each wanted that for itself, with whether it stays whole between its passes.
-        shards: In how many parts, as its mesh says; 0 = in as many as there are processes.
+        shards: In how many parts, as its meshes say at least; 0 = in as many as there are processes.
+        state_in_parts: Whether it wanted the state of the optimizer alone, or gradients as well, in parts.
         cuda_named: Whether it named a CUDA device by itself.
         cuda_asked: Whether it asked if there is one, so that what follows may differ on a GPU.
         mode: The redirection, to be left before anything is exported.
@@ -35,6 +36,7 @@ class Requested:
         self.scaler = False
         self.is_sharded = False
         self.shards = 0
+        self.state_in_parts = False
         self.sharded: list[Any] = []
         self.cuda_named = False
         self.cuda_asked = False

@@ -10,8 +10,9 @@ import contextlib
 import functools
 from typing import Any
 
+from .sharding_redirect import SHARDING_LIBRARIES
+
 _HALF_OF_LIGHTNING = ("16", "16-mixed")
-_HALVES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
 def redirect_library(module: Any, requested: Any) -> None:
@@ -65,35 +66,6 @@ def _redirect_lightning(module: Any, requested: Any) -> None:
     connector.__init__ = init
 
 
-def _redirect_sharding(module: Any, requested: Any) -> None:
-    """Leaves networks whole whose weights would lie in parts on several GPUs: no export reads parts."""
-    own, parts = module.fully_shard, module.FSDPModule
-    calls = [name for name in vars(parts) if not name.startswith("_")]
-
-    @functools.wraps(own)
-    def fully_shard(network: Any, *args: Any, **named: Any) -> Any:
-        requested.is_sharded, requested.shards = True, _shards_of(named.get("mesh"))
-        kind = str(getattr(named.get("mp_policy"), "param_dtype", None))
-        requested.half = _HALVES.get(kind, requested.half)
-        stays_whole = named.get("reshard_after_forward") is False
-        networks = list(network) if isinstance(network, (list, tuple)) else [network]
-        requested.sharded.append((networks, stays_whole))
-        for each in networks:
-            for name in calls:
-                setattr(each, name, lambda *args, **named: None)
-        return network
-
-    module.fully_shard = fully_shard
-
-
-def _shards_of(mesh: Any) -> int:
-    """In how many parts a mesh lays weights: its last dimension, behind one of copies; 0 = it does not say."""
-    try:
-        return int(mesh.size(mesh.ndim - 1))
-    except Exception:  # a mesh of another release, or none
-        return 0
-
-
 def _count(devices: Any) -> int:
     """How many devices are meant by a number, by their numbers, or by all that there are."""
     if isinstance(devices, str) and "," in devices:
@@ -104,8 +76,7 @@ def _count(devices: Any) -> int:
 
 
 LIBRARIES = {
-    "torch.distributed.fsdp._fully_shard._fully_shard": _redirect_sharding,
-    "torch.distributed._composable.fsdp.fully_shard": _redirect_sharding,  # before 2.6
+    **SHARDING_LIBRARIES,
     "transformers.training_args": _redirect_trainer,
     "accelerate.accelerator": _redirect_accelerator,
     "lightning.pytorch.trainer.connectors.accelerator_connector": _redirect_lightning,

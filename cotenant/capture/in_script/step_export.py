@@ -9,7 +9,9 @@ from typing import Any
 
 from .batch_constants import BatchConstants
 from .held_memory import outside_bytes
+from .kept_numbers import KeptNumbers
 from .network_chain import chain_of
+from .optimizer_state import STATE_COPIES, bytes_of, is_in_parts, name_optimizer, outermost, state_bytes, trained_by
 from .padded_sequences import PaddedSequences
 from .repeated_calls import as_one_batch
 from .sharded_units import gathered_ratio
@@ -19,10 +21,7 @@ EXPORT_FILE = "export.pt2"
 COVERED_RATIO_MIN = 0.95
 # Only for the loss: what is exported is the network, as for inference.
 LOSS_ARGUMENTS = ("labels", "num_items_in_batch", "return_loss")
-_OPTIMIZERS = (("AdamW", "adamw"), ("Adam", "adam"), ("SGD", "sgd"))
-# Of the parameters, by the name in settings.
-STATE_COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
-_ALMOST_A_COPY = 0.05
+NAMES_MAX = 4
 # Less than this part of what is trained is left out, so that next to nothing makes no other graph.
 SMALL_RATIO = 0.02
 
@@ -49,9 +48,10 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
         return {**facts, "status": "failed", "reason": "no_tensor"}
     facts["micro_batch_size"], dimension = facts["single_samples"] or sizes[0], sizes[1]
     facts["loaded_batch_size"] = 0 if facts["single_samples"] else _other_size(recorder.loader_batch_sizes, sizes[0])
-    with PaddedSequences(torch) as sequences, BatchConstants(torch) as constants:
+    networks = [call.module for call in calls]
+    with PaddedSequences(torch) as sequences, BatchConstants(torch) as constants, KeptNumbers(torch, networks) as kept:
         exported, facts["is_batch_fixed"], facts["left_out"], links = _export(torch, calls, *sizes)
-    facts["pads_sequences"] = sequences.are_met
+    facts["pads_sequences"], facts["kept_numbers"] = sequences.are_met, kept.names[:NAMES_MAX]
     facts["batch_fixed_at"] = constants.place if facts["is_batch_fixed"] else ""
     facts["networks"] = _names([call.module for call in links if call.has_parameters])
     path = recorder.folder / EXPORT_FILE
@@ -85,7 +85,7 @@ def export_network(torch: Any, module: Any, args: Any, kwargs: Any, folder: Path
     if sizes is None:
         raise ValueError("none of the inputs is a tensor")
     _stop_training(torch, module, lambda part: True)
-    with PaddedSequences(torch):
+    with PaddedSequences(torch), KeptNumbers(torch, [module]):
         torch.export.save(_export(torch, calls, *sizes)[0], str(folder / EXPORT_FILE))
     return sizes[0]
 
@@ -110,18 +110,19 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
     modules = {id(call.module): call.module for call in window.calls if call.has_parameters}
     own = {id(each): each for module in modules.values() for each in module.parameters()}
     covered = _computed_with(window.calls)
-    trained = {id(each): each for each in _trained(window.optimizers)}
+    trained = {id(each): each for each in trained_by(window.optimizers)}
     trained = trained or {key: each for key, each in covered.items() if each.requires_grad}
     both = sum(each.numel() for key, each in trained.items() if key in covered)
     total = sum(each.numel() for each in trained.values())
     distributed = torch.distributed
     is_parallel = distributed.is_available() and distributed.is_initialized()
-    optimizer, class_name = _optimizer(torch, window.optimizers)
+    optimizers = outermost(window.optimizers)
+    optimizer, class_name = name_optimizer(torch, optimizers)
     answering = [each for each in recorder.answering.values() if id(each) not in modules]
     learned = [each for key, each in trained.items() if key in covered]
-    surplus = _state_bytes(torch, window.optimizers) - STATE_COPIES[optimizer] * _bytes_of(learned)
+    surplus = state_bytes(torch, optimizers) - STATE_COPIES[optimizer] * bytes_of(learned)
     held = outside_bytes(torch, list(modules.values()), answering) + max(surplus, 0)
-    held += _bytes_of([each for key, each in covered.items() if key not in own])
+    held += bytes_of([each for key, each in covered.items() if key not in own])
     return {
         "torch_version": str(torch.__version__),
         "networks": _names(list(modules.values())),
@@ -129,11 +130,11 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "covered_ratio": both / total if total else 0.0,
         "frozen_parameters": sum(each.numel() for network in answering for each in network.parameters()),
         "frozen_inside": sum(each.numel() for each in covered.values() if not each.requires_grad),
-        "held_bytes": held if held > SMALL_RATIO * _bytes_of(learned) else 0,
+        "held_bytes": held if held > SMALL_RATIO * bytes_of(learned) else 0,
         "world_size": distributed.get_world_size() if is_parallel else 1,
         "optimizer": optimizer,
         "optimizer_class": class_name,
-        "optimizers": len(window.optimizers),
+        "optimizers": len(optimizers),
         "precision": _precision(torch, recorder.requested, list(covered.values())),
         "is_double": any(each.dtype is torch.float64 for each in covered.values()),
         "cuda_named": recorder.requested.cuda_named,
@@ -141,6 +142,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "recomputes": recorder.recomputes,
         "is_sharded": recorder.requested.is_sharded,
         "shards": recorder.requested.shards,
+        "state_in_parts": recorder.requested.state_in_parts or any(map(is_in_parts, optimizers)),
         "gathered_ratio": gathered_ratio(recorder.requested.sharded),
         "differentiates_twice": recorder.differentiates_twice,
         "transforms": any(call.is_transformed for call in recorder.calls),
@@ -157,44 +159,6 @@ def _computed_with(calls: list[Call]) -> dict[int, Any]:
 
 def _names(modules: list[Any]) -> list[str]:
     return [type(module).__name__ for module in {id(each): each for each in modules}.values()]
-
-
-def _trained(optimizers: list[Any]) -> list[Any]:
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return [each for group in groups for each in group["params"] if each.requires_grad]
-
-
-def _optimizer(torch: Any, optimizers: list[Any]) -> tuple[str, str]:
-    """The optimizer of the most parameters: its name in settings and its class.
-
-    Where its class tells no name, the whole copies of the parameters do that its state is made of; what it keeps
-    beyond them, as half a copy of eight bits, is held outside of the graph.
-    """
-    if not optimizers:
-        return "sgd", ""
-    largest = _unwrapped(max(optimizers, key=lambda each: sum(one.numel() for one in _trained([each]))))
-    names = [kind.__name__ for kind in type(largest).__mro__]
-    for class_name, name in _OPTIMIZERS:
-        if class_name in names:
-            has_momentum = name == "sgd" and any(group.get("momentum") for group in largest.param_groups)
-            return "momentum" if has_momentum else name, type(largest).__name__
-    copies = _state_bytes(torch, [largest]) / (_bytes_of(_trained([largest])) or 1)
-    named = {count: name for name, count in reversed(STATE_COPIES.items())}
-    return named[min(int(copies + _ALMOST_A_COPY), 2)], type(largest).__name__
-
-
-def _unwrapped(optimizer: Any) -> Any:
-    return getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
-
-
-def _state_bytes(torch: Any, optimizers: list[Any]) -> int:
-    """Of all tensors that optimizers keep; counters of steps are single numbers."""
-    states = [dict(state) for each in optimizers for state in _unwrapped(each).state.values()]
-    return _bytes_of([each for each in tensors_of(torch, states) if each.dim()])
-
-
-def _bytes_of(tensors: list[Any]) -> int:
-    return sum(each.numel() * each.element_size() for each in tensors)
 
 
 def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:
@@ -365,8 +329,15 @@ def _without_loss(calls: list[Call]) -> list[tuple[list[Call], list[str]]]:
 
 
 def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
-    if batch is None:
-        return torch.export.export(module, args, kwargs)
+    shapes = _dynamic_shapes(torch, module, args, kwargs, batch) if batch is not None else None
+    exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    if not _leaves_gradients_off(exported):
+        return exported
+    with torch.no_grad():
+        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+
+
+def _dynamic_shapes(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
     import inspect
 
     size, dimension = batch
@@ -380,18 +351,14 @@ def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) ->
         return {place: symbol} if is_tensor and leaf.shape[place] == size else None
 
     bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    shapes = torch.utils._pytree.tree_map(spec, dict(bound))
-    exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
-    if not _leaves_gradients_off(exported):
-        return exported
-    with torch.no_grad():
-        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    return torch.utils._pytree.tree_map(spec, dict(bound))
 
 
 def _leaves_gradients_off(exported: Any) -> bool:
-    """Whether a switch of gradients encloses nothing, which torch itself cannot load again.
+    """Whether a switch of gradients encloses nothing that is used, which torch itself cannot load or convert again.
 
-    So it is behind a function with a gradient of its own in what activation checkpointing runs.
+    So it is behind a function with a gradient of its own in what activation checkpointing runs, and where a network
+    writes to what it keeps.
     """
     nodes = [node for node in exported.graph.nodes if "set_grad_enabled" in str(node.target)]
-    return any(node.meta.get("val") == () for node in nodes)
+    return any(node.meta.get("val", ()) == () for node in nodes)

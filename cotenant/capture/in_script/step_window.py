@@ -11,7 +11,7 @@ RECORDS_DEEP = 3
 """So far records within records are looked into: one may refer to itself."""
 
 
-_WRAPPERS = ("DistributedDataParallel", "DataParallel", "_FabricModule")
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "_FabricModule", "FullyShardedDataParallel", "DeepSpeedEngine")
 
 
 def unwrapped(module: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import urlencode
 
-from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
+from cotenant.engines.errors import EngineDeniedError, EngineForbiddenError, EngineRefusedError, EngineUnreachableError
 from cotenant.engines.kubernetes.access import ClusterAccess
 from cotenant.engines.kubernetes.values import Row, rows_of, text_of
 from cotenant.errors import InputError
@@ -20,6 +20,7 @@ ROWS_PER_PAGE: Final = 500
 PAGES_MAX: Final = 1_000
 _SHOWN_CHARACTERS_MAX: Final = 300
 _GONE: Final = 410
+_DENIED: Final = frozenset({401, 403})
 _BUSY: Final = frozenset({408, 429})
 
 
@@ -30,7 +31,8 @@ class KubernetesApi(Protocol):
         """Return all objects of a list, however many pages it has.
 
         Raises:
-            EngineUnreachableError: The API server does not answer, or does not let us read it.
+            EngineDeniedError: The API server does not let us read it.
+            EngineUnreachableError: It does not answer.
         """
 
     def get(self, path: str) -> Row:
@@ -99,7 +101,8 @@ class ServedApi:
             if status == _GONE:
                 return None
             if status != 200:
-                raise EngineUnreachableError(_said(status, answer, f"GET {path}"), remedy=_remedy(status))
+                kind = EngineDeniedError if status in _DENIED else EngineUnreachableError
+                raise kind(_said(status, answer, f"GET {path}"), remedy=_remedy(status))
             rows += rows_of(answer, "items")
             wanted["continue"] = text_of(answer, "metadata", "continue")
             if not wanted["continue"]:
@@ -159,7 +162,8 @@ def _accepted(status: int, answer: Row, request: str) -> Row:
         return answer
     if status >= 500 or status in _BUSY:
         raise EngineUnreachableError(_said(status, answer, request))
-    raise EngineRefusedError(_said(status, answer, request), remedy=_remedy(status))
+    kind = EngineForbiddenError if status in _DENIED else EngineRefusedError
+    raise kind(_said(status, answer, request), remedy=_remedy(status))
 
 
 def _said(status: int, answer: Row, request: str) -> str:

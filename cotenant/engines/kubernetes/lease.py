@@ -6,7 +6,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cotenant import system_clock
-from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
+from cotenant.engines.errors import (
+    EngineDeniedError,
+    EngineForbiddenError,
+    EngineRefusedError,
+    EngineTakenError,
+    EngineUnreachableError,
+)
 from cotenant.engines.kubernetes.api import KubernetesApi
 from cotenant.engines.kubernetes.values import Row, text_of
 
@@ -46,7 +52,9 @@ class ControllerLease:
         """Take the lease, or renew it where that was 5 s ago.
 
         Raises:
-            EngineUnreachableError: Another controller has it, or there is no right to it.
+            EngineTakenError: Another controller has it.
+            EngineDeniedError: There is no right to it.
+            EngineUnreachableError: It could not be taken now.
         """
         at_ms = self._steady_ms()
         if self._renewed_at_ms is not None and at_ms - self._renewed_at_ms < RENEWED_MS:
@@ -55,7 +63,8 @@ class ControllerLease:
         try:
             self._take(at_ms)
         except EngineRefusedError as error:
-            raise EngineUnreachableError(
+            kind = EngineDeniedError if isinstance(error, EngineForbiddenError) else EngineUnreachableError
+            raise kind(
                 f"the lease {NAMESPACE}/{NAME} could not be taken: {error.message}",
                 remedy="apply deploy/kubernetes/rbac.yaml, which makes its namespace and the right to it",
             ) from error
@@ -81,7 +90,7 @@ class ControllerLease:
             return
         holder = text_of(found, "spec", "holderIdentity")
         if holder not in ("", self._identity) and not self._has_expired(_version(found), at_ms):
-            raise EngineUnreachableError(
+            raise EngineTakenError(
                 f"the controller {holder} places pods in this cluster; this one waits until it has ended"
             )
         # Refused where another holder was faster.

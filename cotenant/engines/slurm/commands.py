@@ -7,12 +7,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
+from cotenant.engines.errors import EngineDeniedError, EngineRefusedError, EngineUnreachableError
 from cotenant.engines.slurm.values import rows_of, text_of
+from cotenant.errors import InputError
 
 TIMEOUT_S = 30.0
 OUTPUT_BYTES_MAX = 256 * 2**20
 _SHOWN_CHARACTERS_MAX = 300
+_DENIALS = ("access/permission denied", "authentication error", "invalid authentication credential")
+"""What Slurm says to whom it does not let in, in lower case."""
 _SEE_SLURMCTLD = "see that slurmctld runs, and that SLURM_CONF names its configuration"
 
 
@@ -23,7 +26,8 @@ class SlurmCommands(Protocol):
         """Return what a command writes as JSON.
 
         Raises:
-            EngineUnreachableError: It fails, or writes something else.
+            InputError: There is no such command here.
+            EngineUnreachableError: It fails, or writes something else; an EngineDeniedError where Slurm lets us not in.
         """
 
     def order(self, command: Sequence[str]) -> None:
@@ -41,9 +45,9 @@ class InstalledCommands:
         """Return what a command writes as JSON."""
         try:
             done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
-        except FileNotFoundError as error:
-            raise EngineUnreachableError(
-                f"{command[0]} is not installed here",
+        except (FileNotFoundError, PermissionError) as error:
+            raise InputError(
+                f"{command[0]} is not installed here, or may not be run",
                 remedy="run this on a machine with Slurm's client commands and slurm.conf",
             ) from error
         except subprocess.TimeoutExpired as error:
@@ -51,10 +55,7 @@ class InstalledCommands:
                 f"{command[0]} did not answer within {TIMEOUT_S:g} s", remedy=_SEE_SLURMCTLD
             ) from error
         if done.returncode != 0:
-            raise EngineUnreachableError(
-                f"{' '.join(command)}: {_shown(done.stderr)}",
-                remedy=_SEE_SLURMCTLD,
-            )
+            raise _failed(command, done.stderr)
         return _parsed(command, done.stdout)
 
     def order(self, command: Sequence[str]) -> None:
@@ -84,11 +85,17 @@ def _parsed(command: Sequence[str], output: bytes) -> Mapping[str, Any]:
     if errors := rows_of(document, "errors"):
         # Without slurmctld it writes empty tables and exits with 0.
         said = "; ".join(dict.fromkeys(text_of(one, "description") or text_of(one, "error") for one in errors))
-        raise EngineUnreachableError(
-            f"{' '.join(command)}: {_shown(said.encode())}",
-            remedy=_SEE_SLURMCTLD,
-        )
+        raise _failed(command, said.encode())
     return document
+
+
+def _failed(command: Sequence[str], said: bytes) -> EngineUnreachableError:
+    """What a command could not read: because Slurm lets us not in, or does not answer."""
+    told = f"{' '.join(command)}: {_shown(said)}"
+    if any(sign in _shown(said).lower() for sign in _DENIALS):
+        remedy = "let this account read Slurm's jobs and nodes, and see that munge has the cluster's key here"
+        return EngineDeniedError(told, remedy=remedy)
+    return EngineUnreachableError(told, remedy=_SEE_SLURMCTLD)
 
 
 def _shown(output: bytes) -> str:

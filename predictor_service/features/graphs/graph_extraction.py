@@ -28,6 +28,14 @@ from predictor_service.features.graphs.graph_measurement import (
 )
 from predictor_service.features.graphs.graph_nodes import flatten
 from predictor_service.features.graphs.onnx_graph import read_graph_bytes
+from predictor_service.features.graphs.routed_tokens import (
+    PASSES_MAX,
+    Routed,
+    find_routed,
+    forget_routed,
+    note_routed,
+    whole_shares,
+)
 from predictor_service.features.graphs.shape_inference import ShapeTable, infer_shapes, infer_shapes_symbolically
 from predictor_service.features.graphs.split_sequences import unroll_split_sequences
 from predictor_service.features.graphs.step_operators import reserved_bytes
@@ -47,6 +55,9 @@ SCALARS: Final = (
     "reserved_bytes",
 )
 """Names of the totals that every extraction has."""
+
+UNCOUNTED_MACS: Final = "UNCOUNTED_MACS"
+"""Code of the warning that multiply-adds are missing in the counts."""
 
 # Adjacent, so that integer slopes are exact; above 1, so that no dimension looks like one to be broadcast.
 _FIRST_BATCH, _SECOND_BATCH, _CHECK_BATCH = 2, 3, 7
@@ -97,15 +108,26 @@ class _Subject:
     structure: GraphStructure
     bound: BoundInputs
     limits: GraphLimits
+    routed: Routed
 
     def measure(self, batch: int) -> tuple[Measurement, ShapeTable]:
         set_batch(self.model, self.bound, batch)
-        table = infer_shapes(self.model, self.limits)
+        table = self._infer_shapes()
         measurement = measure_graph(self.structure, table)
         if lacks_multiplying_shape(measurement):
             table = infer_shapes_symbolically(self.model, table, self.limits)
             measurement = measure_graph(self.structure, table)
         return measurement, table
+
+    def _infer_shapes(self) -> ShapeTable:
+        """What follows from the inputs, and from the mean number of tokens that routers give to experts."""
+        forget_routed(self.model.graph, self.routed)
+        table = infer_shapes(self.model, self.limits)
+        for _ in range(PASSES_MAX if self.routed else 0):
+            if not note_routed(self.model.graph, self.routed, table):
+                break
+            table = infer_shapes(self.model, self.limits)
+        return table
 
 
 def extract(data: bytes, bindings: Mapping[str, int], limits: GraphLimits) -> Extraction:
@@ -126,15 +148,17 @@ def extract(data: bytes, bindings: Mapping[str, int], limits: GraphLimits) -> Ex
     weights = find_weight_inputs(graph.model.graph, nodes)
     bound = bind_inputs(graph.model, weights, bindings, limits)
     structure = read_structure(graph.model.graph, nodes, weights, bound.data_inputs)
-    subject = _Subject(graph.model, structure, bound, limits)
+    subject = _Subject(graph.model, structure, bound, limits, find_routed(graph.model.graph))
     warnings = _warn_about_inputs(structure, bound, weights)
     if bound.exported_batch is None:
-        lines, measurement, table = _follow_symbolic_batch(subject, warnings)
-        batch = _SECOND_BATCH
+        lines, measurement, table, batch = _follow_symbolic_batch(subject, warnings)
     else:
         lines, measurement, table = _follow_fixed_batch(subject, bound.exported_batch, warnings)
         batch = bound.exported_batch
     _warn_about_measurement(measurement, structure, warnings)
+    if any(output in table for output in subject.routed):
+        message = "each expert is counted with the mean of its tokens, as if the router favoured none"
+        warnings.append(GraphWarning(code="ROUTED_TOKENS", message=message))
     reserved = _follow_reserved(structure, table, batch)
     lines = dataclasses.replace(lines, scalars={**lines.scalars, "reserved_bytes": reserved})
     return Extraction(
@@ -162,20 +186,25 @@ def _simplify(graph: GraphProto) -> None:
 
 def _follow_symbolic_batch(
     subject: _Subject, warnings: list[GraphWarning]
-) -> tuple[BatchLines, Measurement, ShapeTable]:
-    first, _ = subject.measure(_FIRST_BATCH)
-    second, table = subject.measure(_SECOND_BATCH)
-    lines = fit_lines((_FIRST_BATCH, first), (_SECOND_BATCH, second))
+) -> tuple[BatchLines, Measurement, ShapeTable, int]:
+    first, table = subject.measure(_FIRST_BATCH)
+    shares = whole_shares(subject.routed, table)
+    if shares > 1:
+        first, _ = subject.measure(shares * _FIRST_BATCH)
+    batch = shares * _SECOND_BATCH
+    second, table = subject.measure(batch)
+    lines = fit_lines((shares * _FIRST_BATCH, first), (batch, second))
     if len(subject.structure.nodes) <= _CHECKED_NODES:
-        third, _ = subject.measure(_CHECK_BATCH)
-        deviation = worst_deviation_ratio(lines, _CHECK_BATCH, third)
+        checked = shares * _CHECK_BATCH
+        third, _ = subject.measure(checked)
+        deviation = worst_deviation_ratio(lines, checked, third)
         if deviation > 0:
             message = (
-                f"some counts do not grow linearly with the batch (off by {deviation:.1%} at batch {_CHECK_BATCH}); "
+                f"some counts do not grow linearly with the batch (off by {deviation:.1%} at batch {checked}); "
                 "figures at large batches are extrapolated"
             )
             warnings.append(GraphWarning(code="NOT_AFFINE", message=message))
-    return lines, second, table
+    return lines, second, table, batch
 
 
 def _follow_fixed_batch(
@@ -207,7 +236,7 @@ def _free_batch(subject: _Subject, exported_batch: int, native: Measurement) -> 
     model = ModelProto()
     model.CopyFrom(subject.model)
     free_fixed_reshapes(model, subject.structure.nodes, exported_batch)
-    freed = _Subject(model, subject.structure, subject.bound, subject.limits)
+    freed = dataclasses.replace(subject, model=model)
     try:
         first, _ = freed.measure(_FIRST_BATCH)
         second, _ = freed.measure(_SECOND_BATCH)
@@ -240,6 +269,9 @@ def _warn_about_measurement(measurement: Measurement, structure: GraphStructure,
         names = sorted({node.op_type for node in nodes})
         message = f"{len(nodes)} operators without a known shape count as 0: {', '.join(names[:10])}"
         warnings.append(GraphWarning(code="UNSHAPED_NODES", message=message))
+        if lacks_multiplying_shape(measurement):
+            message = "some of them multiply: a step takes longer, and may need more memory, than is counted"
+            warnings.append(GraphWarning(code=UNCOUNTED_MACS, message=message))
     if measurement.broken_reshapes:
         message = (
             f"{measurement.broken_reshapes} reshapes do not keep the number of elements: a batch is written into the "

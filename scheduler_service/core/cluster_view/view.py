@@ -136,6 +136,10 @@ class Predictions(Protocol):
     def sharing(self) -> Mapping[str, DeviceSharing]:
         """How devices are shared, by type, as far as that is said."""
 
+    @property
+    def ways_counts(self) -> Mapping[str, int]:
+        """In how many ways GPUs of one type are shared, where it is more than one."""
+
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return the prediction of a key on a device type, or None."""
 

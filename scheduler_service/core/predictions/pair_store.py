@@ -40,6 +40,7 @@ class PairStore:
         self._observed: dict[str, dict[tuple[str, str], ObservedSlowdown]] = {}
         self._victims_of: dict[str, dict[str, None]] = {}
         self._sharing: dict[str, DeviceSharing] = {}
+        self._ways_counts: dict[str, int] = {}
         self._places: dict[str, str] = {}
         self.changes = ChangeLog()
 
@@ -48,8 +49,16 @@ class PairStore:
         """How devices are shared, by type, as far as that is said."""
         return MappingProxyType(self._sharing)
 
-    def share(self, device: str, sharing: DeviceSharing) -> None:
-        """Let a device type be shared in a way from now on."""
+    @property
+    def ways_counts(self) -> Mapping[str, int]:
+        """In how many ways GPUs of one type are shared, where it is more than one; a GPU that says none is another."""
+        return MappingProxyType(self._ways_counts)
+
+    def share(self, device: str, sharing: DeviceSharing, *, ways: int = 1) -> None:
+        """Let a device type be shared in a way from now on, or, unstated, its GPUs in several ones."""
+        self._ways_counts.pop(device, None)
+        if ways > 1:
+            self._ways_counts[device] = ways
         if sharing:
             self._sharing[device], self._places[device] = sharing, place_name(device, sharing)
         else:

@@ -319,6 +319,10 @@ _UNSAVED = " It has written no checkpoint so far: unless its script writes one n
 _UNSAVED_STEPS = "{unsaved_steps} step(s) made in {unsaved_ms}"
 _UNSAVED_WORK = "{unsaved_ms} of work"
 _LOST = " It had written no checkpoint: {lost_steps} step(s) were lost."
+_WAYS = (
+    " GPUs of this type are shared in {ways_count} ways (MPS, in turns, or not said): what is expected is that of all "
+    "of them together."
+)
 _NO_GPU = (
     "Not one GPU is usable now, and {gpus_needed} are needed: the nodes are away, cordoned or have faults; "
     "`cotenant nodes` shows which."
@@ -336,6 +340,7 @@ def describe_reason(reason: Reason) -> str:
     if text is None:
         return reason.code
     text += _of_unsaved_work(reason.numbers)
+    text += _WAYS if "ways_count" in reason.numbers else ""
     numbers = {name: format_quantity(name, value) for name, value in reason.numbers.items()}
     return agreed(text.format_map(_Fields(numbers, jobs=_named(reason.job_ids), gpus=_named(reason.gpu_ids))))
 

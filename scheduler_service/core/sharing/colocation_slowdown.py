@@ -14,7 +14,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple, TypeVar
@@ -80,6 +80,13 @@ def mutual_wait_ratio(one_ratio: Ratio, two_ratio: Ratio) -> Ratio:
 def takes_turns(gpu: Gpu, predictions: Predictions) -> bool:
     """Say whether jobs of a GPU wait for each other: under MPS their kernels run side by side, and slowdowns add up."""
     return predictions.sharing.get(gpu.device) is not DeviceSharing.MPS
+
+
+def ways_of_sharing(gpus: Iterable[Gpu], predictions: Predictions) -> Mapping[str, float]:
+    """Return what a reason says of slowdowns that are those of several ways of sharing together; empty = of one."""
+    counts = predictions.ways_counts
+    most = max((counts.get(gpu.device, 0) for gpu in gpus), default=0) if counts else 0
+    return {"ways_count": most} if most else {}
 
 
 class ExpectedSlowdown(NamedTuple):

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from scheduler_service.core.cluster_view.capacity import Resident, too_large_alone
 from scheduler_service.core.cluster_view.view import Predictions
 from scheduler_service.core.records import Gpu, JobRequest, Reason, Share
-from scheduler_service.core.sharing.colocation_slowdown import ExpectedSlowdown, PairSlowdowns, expected_slowdowns
+from scheduler_service.core.sharing.colocation_slowdown import (
+    ExpectedSlowdown,
+    PairSlowdowns,
+    expected_slowdowns,
+    ways_of_sharing,
+)
 
 DOUBTS = frozenset({"PAIR_UNKNOWN", "OUT_OF_DOMAIN", "JOB_UNKNOWN", "RANGE_NOT_CALIBRATED"})
 """Why jobs do not share that might once more is known of them."""
@@ -35,7 +40,7 @@ def consented_slowdowns(
         return refusal
     found = []
     for victim, slowdown in expected_slowdowns(everyone, gpu, predictions):
-        obstacle = _victim_obstacle(victim, slowdown, everyone, gpu)
+        obstacle = _victim_obstacle(victim, slowdown, everyone, gpu, predictions)
         if obstacle is not None:
             return _too_large_or(obstacle, incoming_job.request, incoming_job.micro_batch_size, gpu, predictions)
         found.append((victim, slowdown))
@@ -74,7 +79,7 @@ class PairConsent:
         ):
             return found
         for victim, slowdown in zip(self._everyone, found, strict=True):
-            obstacle = _victim_obstacle(victim, slowdown, self._everyone, self._gpu)
+            obstacle = _victim_obstacle(victim, slowdown, self._everyone, self._gpu, self._predictions)
             if obstacle is not None:
                 request = self._everyone[0].request
                 return _too_large_or(obstacle, request, micro_batch_size, self._gpu, self._predictions)
@@ -100,7 +105,11 @@ def _too_large_or(
 
 
 def _victim_obstacle(
-    victim: Resident, slowdown: ExpectedSlowdown, everyone: Sequence[Resident], gpu: Gpu
+    victim: Resident,
+    slowdown: ExpectedSlowdown,
+    everyone: Sequence[Resident],
+    gpu: Gpu,
+    predictions: Predictions,
 ) -> Reason | None:
     if slowdown.doubt is not None and victim.request.share is Share.SAFE and not slowdown.may_try:
         return slowdown.doubt
@@ -109,7 +118,11 @@ def _victim_obstacle(
     others = (other.request.job_id for other in everyone if other is not victim)
     return Reason(
         code="SLOWDOWN_TOO_HIGH",
-        numbers={"slowdown_ratio": slowdown.ratio, "max_slowdown_ratio": victim.request.max_slowdown_ratio},
+        numbers={
+            "slowdown_ratio": slowdown.ratio,
+            "max_slowdown_ratio": victim.request.max_slowdown_ratio,
+            **ways_of_sharing([gpu], predictions),
+        },
         job_ids=(victim.request.job_id, *others),
         gpu_ids=(gpu.gpu_id,),
     )

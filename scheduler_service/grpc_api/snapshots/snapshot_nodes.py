@@ -27,7 +27,7 @@ class SnapshotNodes:
         slowdown_ewma_ratios: As in the view.
         least_memory_bytes: The least memory of each device type, of its healthy GPUs where it has any.
         queues: The queues that a node serves, by id; absent = all.
-        sharing: How the GPUs of a device type are shared, where all say the same.
+        sharing: How the GPUs of a device type are shared, in one way or several.
     """
 
     usable: Mapping[str, Node]
@@ -36,7 +36,7 @@ class SnapshotNodes:
     slowdown_ewma_ratios: Mapping[str, float]
     least_memory_bytes: Mapping[str, int]
     queues: Mapping[str, frozenset[str]]
-    sharing: Mapping[str, DeviceSharing]
+    sharing: Mapping[str, frozenset[DeviceSharing]]
 
 
 def describe_unusable(nodes: SnapshotNodes) -> str:
@@ -94,11 +94,11 @@ def read_nodes(nodes: RowColumns) -> SnapshotNodes:
     )
 
 
-def _sharing(said: Iterable[tuple[str, int]]) -> Mapping[str, DeviceSharing]:
+def _sharing(said: Iterable[tuple[str, int]]) -> Mapping[str, frozenset[DeviceSharing]]:
     ways = dict[str, set[DeviceSharing]]()
     for device, number in said:
         ways.setdefault(device, set()).add(DeviceSharing(number))
-    return {device: way for device, (way, *others) in ways.items() if way and not others}
+    return {device: frozenset(found) for device, found in ways.items()}
 
 
 def _shared_names(names: Sequence[str]) -> Sequence[str]:

@@ -68,7 +68,7 @@ class SnapshotPredictions(PredictionStore):
     Args:
         rows: The predictions of the snapshot.
         stating: Its jobs that state figures, by key.
-        sharing: How device types are shared, as far as its nodes say.
+        sharing: In which ways device types are shared, as its nodes say.
 
     Attributes:
         caller: For whom a policy asks; once they have left, the next question ends the work.
@@ -78,11 +78,12 @@ class SnapshotPredictions(PredictionStore):
         self,
         rows: PredictionRows,
         stating: Mapping[str, scheduling_pb2.SnapshotJob],
-        sharing: Mapping[str, DeviceSharing] = MappingProxyType({}),
+        sharing: Mapping[str, frozenset[DeviceSharing]] = MappingProxyType({}),
     ) -> None:
         super().__init__()
-        for device, way in sharing.items():
-            self.share(device, way)
+        for device, ways in sharing.items():
+            (way,) = ways if len(ways) == 1 else (DeviceSharing.UNSTATED,)
+            self.share(device, way, ways=len(ways))
         self.caller = WaitingCaller()
         self._rows = rows
         self._answers: dict[PairPlace, PairPrediction] = {}

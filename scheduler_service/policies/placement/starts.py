@@ -14,6 +14,7 @@ from scheduler_service.core.sharing.colocation_slowdown import (
     PlacementSlowdown,
     expected_slowdowns,
     placement_slowdown,
+    ways_of_sharing,
 )
 from scheduler_service.policies.placement.free_gpus import ranked
 from scheduler_service.policies.placement.reasons import alone_reason
@@ -48,7 +49,8 @@ def start_on(
     ]
     slowdown = placement_slowdown(resident, shared) if shared else ALONE
     if slowdown.neighbour_ids:
-        reason = _shared_reason(slowdown, gpu_ids, numbers or {}, shared_code)
+        ways = ways_of_sharing((view.gpus[gpu_id].gpu for gpu_id in gpu_ids), view.predictions)
+        reason = _shared_reason(slowdown, gpu_ids, {**(numbers or {}), **ways}, shared_code)
     else:
         reason = alone_reason(view, resident.request, gpu_ids, numbers or {})
         if accumulation_steps > 1 and reason.code == "STARTS_ALONE":

@@ -44,6 +44,8 @@ RESULT: dict[str, Any] = {
     "shards": 0,
     "gathered_ratio": 0.25,
     "differentiates_twice": False,
+    "state_in_parts": False,
+    "kept_numbers": [],
     "transforms": False,
     "wait_s": 0.0,
     "step_s": 1.0,
@@ -175,6 +177,11 @@ def test_weights_that_do_not_learn_are_told() -> None:
     assert not [note for note in captured_job._notes(RESULT, 0.0) if "do not learn" in note]
 
 
+def test_numbers_that_were_taken_as_they_were_are_named() -> None:
+    (note,) = captured_job._notes({**RESULT, "kept_numbers": ["queue_ptr", "count"]}, 0.0)
+    assert note.startswith("the network reads queue_ptr, count as a number, which it keeps and changes")
+
+
 def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
     (note,) = captured_job._notes({**RESULT, "micro_batch_size": 374, "loaded_batch_size": 32}, 0.0)
 
@@ -186,10 +193,14 @@ def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
     [
         ("pads_sequences", "packed sequences are predicted as padded"),
         ("is_double", "the network computes in double precision, which is predicted as fp32"),
+        ("state_in_parts", "the optimizer's state, and at stage 2 gradients, lie in parts"),
         ("differentiates_twice", "gradients are differentiated themselves"),
         ("transforms", "what vmap and grad of torch.func compute now and then is not counted"),
         ("is_sharded", "weights would lie in parts on several GPUs, and one process does not tell on how many"),
-        ("has_smaller_batches", "steps have batches of different sizes"),
+        (
+            "has_smaller_batches",
+            "steps have batches of different sizes: the largest of the first two is told;",
+        ),
     ],
 )
 def test_what_is_predicted_as_something_simpler_is_told(fact: str, note: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from cotenant.capture.in_script.held_memory import outside_bytes
-from cotenant.capture.in_script.step_export import _optimizer
+from cotenant.capture.in_script.optimizer_state import name_optimizer
 
 WEIGHTS = 8 * 16 + 16
 
@@ -84,4 +84,4 @@ class Keeps(torch.optim.Optimizer):
 def test_an_optimizer_of_another_name_is_told_by_its_whole_copies_of_the_parameters(
     kinds: tuple[torch.dtype, ...], name: str
 ) -> None:
-    assert _optimizer(torch, [Keeps(Net(), *kinds)]) == (name, "Keeps")
+    assert name_optimizer(torch, [Keeps(Net(), *kinds)]) == (name, "Keeps")

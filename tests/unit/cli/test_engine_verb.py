@@ -11,7 +11,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2  # type: ignore[import-untyped]
 
-from cotenant.cli.engine_command import show_round
+from cotenant.cli.engine_rounds import show_round
 from cotenant.engines.bridge import Bridge
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import InvalidRequestError

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
+from cotenant.cli import session
 from cotenant.cli.job_views import job_columns, job_rows
 from cotenant.cli.queue_views import queue_notes
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
@@ -194,7 +196,50 @@ def test_a_deadline_that_has_passed_is_told_as_passed(at_ms: int, missed_ms: int
     assert queue_notes(job, at_ms) == [said]
 
 
-def test_wide_output_into_a_pipe_is_folded_and_cut_nowhere(
+PIPED = {
+    **PAGES,
+    "ps_wide": ("ps", "-o", "wide"),
+    "predict_several": ("predict", GRAPH, "--batch-size", "16,64"),
+    "predict_largest": ("predict", GRAPH, "--device", "a100,l4", "--max-batch"),
+    "submit_dry_run": ("submit", str(Path(GRAPH).parents[1] / "1-cnn.yaml"), "--dry-run"),
+    "config_list": ("config", "list"),
+}
+
+
+@pytest.mark.parametrize("page", PIPED)
+def test_every_page_goes_into_a_pipe_as_onto_a_terminal_without_edges(
+    page: str,
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for job in scheduler.jobs.values():
+        job.spec.name += "-of-a-network-with-a-very-long-name" * 6
+        job.reason.message = " ".join([job.reason.message or "all GPUs that it could have are taken"] * 12)
+    predictor.answer.warnings.add(code="OUT_OF_DOMAIN", message="unlike every job that was measured: " + "depth " * 60)
+    monkeypatch.setenv("COLUMNS", "100000")
+    endless = cotenant(*PIPED[page])
+    monkeypatch.delenv("COLUMNS")
+    piped = cotenant(*PIPED[page])
+    assert (piped.code, piped.out) == (endless.code, endless.out)
+    assert "…" not in piped.out
+
+
+def test_every_table_asks_how_wide_the_output_of_its_verb_may_be() -> None:
+    """Those of the demo are told to people as it runs; all others would be folded in a pipe."""
+    folder = Path(session.__file__).parent
+    calls = [
+        (path.name, node.args[-1])
+        for path in sorted(folder.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"render_table", "render_labelled"}
+    ]
+    assert len(calls) > 20
+    assert [name for name, width in calls if ast.unparse(width) != "session.width"] == []
+
+
+def test_a_row_that_goes_into_a_pipe_is_one_line(
     cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -202,10 +247,10 @@ def test_wide_output_into_a_pipe_is_folded_and_cut_nowhere(
     job = scheduler.jobs["job-000003"]
     job.spec.name, reason = name, job.reason
     reason.code, reason.message = "NO_FREE_GPU", " ".join(["all GPUs that it could have are taken"] * 12)
-    [row] = [line for line in cotenant("ps", "-o", "wide").out.splitlines() if name in line]
-    assert "…" not in row
-    assert job.job_id in row
-    assert max(map(len, cotenant("ps").out.splitlines())) <= 160
+    for words in (("ps", "-o", "wide"), ("ps",)):
+        [row] = [line for line in cotenant(*words).out.splitlines() if name in line]
+        assert "…" not in row
+        assert job.job_id in row
 
 
 def test_what_is_said_of_a_deadline_goes_on_behind_a_reason_without_its_full_stop() -> None:

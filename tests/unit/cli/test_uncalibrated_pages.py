@@ -52,6 +52,28 @@ def test_where_some_are_calibrated_the_promise_names_them(
     assert "(nominal): step time; estimate, range not calibrated: memory, utilization" in text
 
 
+def test_ranges_that_were_checked_on_other_machines_name_them_and_promise_nothing_here(
+    cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    predictor.answer = sample_prediction(fits=True)
+    predictor.answer.warnings.add(code="CHECKED_ELSEWHERE", message="checked only where x was measured")
+    predictor.pairs = prediction_pb2.PredictPairsResponse()
+    alone = " ".join(cotenant("predict", GRAPH, "--batch-size", "64").out.split())
+    assert "90 % of rows where it learned (nominal) device not calibrated" in alone
+    assert "ranges checked only where x was measured" in alone
+    together = " ".join(cotenant("predict", GRAPH, GRAPH, "--batch-size", "64").out.split())
+    assert together.count("ranges checked only where x was measured") == 1
+
+
+def test_a_calibrated_device_is_promised_its_share_of_measured_values(
+    cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    predictor.answer = sample_prediction(fits=True)
+    predictor.answer.warnings.add(code="CALIBRATED", message="steps take 2.00 times what is known of the type")
+    text = " ".join(cotenant("predict", GRAPH, "--batch-size", "64").out.split())
+    assert "intervals hold 90 % of measured values (nominal) device calibrated" in text
+
+
 def test_a_bound_that_does_not_fit_is_distinguished_from_what_is_expected(
     cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
 ) -> None:
@@ -93,6 +115,13 @@ def test_a_described_job_says_that_its_range_is_not_calibrated(cotenant: Command
     text = " ".join(cotenant("describe", job.job_id).out.split())
     assert "bound 0.75 GiB (estimate, range not calibrated)" in text
     assert "99 %" not in text
+
+
+def test_a_described_job_calls_the_share_of_its_interval_nominal(
+    cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    job = next(job for job in scheduler.jobs.values() if job.predictions)
+    assert "] at nominal 90 %, 99 % bound 0.75 GiB" in " ".join(cotenant("describe", job.job_id).out.split())
 
 
 @pytest.mark.parametrize("verb", ["describe", "explain"])

@@ -45,6 +45,10 @@ class CountingPredictions:
     def sharing(self) -> Mapping[str, DeviceSharing]:
         return self._predictions.sharing
 
+    @property
+    def ways_counts(self) -> Mapping[str, int]:
+        return self._predictions.ways_counts
+
     def job(self, key: str, device: str) -> JobPrediction | None:
         self.reads += 1
         return self._predictions.job(key, device)

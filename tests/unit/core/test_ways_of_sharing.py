@@ -6,10 +6,13 @@ from typing import Any
 
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core import events
+from scheduler_service.core.cluster_view.capacity import Resident
 from scheduler_service.core.commands import Command, RefreshPairs, RequestPairPredictions
 from scheduler_service.core.engine_snapshot import decode_state, freeze_state
 from scheduler_service.core.predictions.prediction_store import PredictionStore
+from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Level, Node, Share
+from scheduler_service.core.sharing.sharing_consent import sharing_obstacle
 from tests.support.engine_play import Play
 from tests.support.scheduling import gpu, node, pair, prediction
 
@@ -60,6 +63,31 @@ def test_a_question_says_the_way_that_all_nodes_of_the_device_type_say() -> None
     assert [one.sharing for one in ask(play, "b")] == [UNSTATED]
     play.tell(events.NodeForgotten, node_id="n1")
     assert [one.sharing for one in ask(play, "c")] == [MPS]
+
+
+def test_a_start_and_a_refusal_say_that_the_gpus_of_their_type_are_not_shared_alike() -> None:
+    play = Play("horus", nodes=0)
+    play.tell(events.NodeJoined, node=shared_node(MPS))
+    play.tell(events.NodeJoined, node=shared_node(TURNS, "n1"))
+    for name in "abc":
+        ask(play, name)
+    answer(play, ["a", "b", "c"], UNSTATED, 0.1)
+    told = [
+        describe_reason(job.reason) for job in play.engine.state.jobs.values() if job.reason.code == "STARTS_SHARED"
+    ]
+    assert told
+    assert all("GPUs of this type are shared in 2 ways" in each for each in told)
+    answer(play, ["a", "b", "c"], UNSTATED, 5.0)
+    one, other = (
+        Resident(request=play.engine.state.jobs[name].request, micro_batch_size=8, memory_reserved_bytes=1)
+        for name in "ab"
+    )
+    refusal = sharing_obstacle(one, [other], gpu(), play.engine.state.predictions)
+    assert refusal is not None
+    assert (refusal.code, refusal.numbers["ways_count"]) == ("SLOWDOWN_TOO_HIGH", 2)
+    play.tell(events.NodeForgotten, node_id="n1")
+    alike = sharing_obstacle(one, [other], gpu(), play.engine.state.predictions)
+    assert alike is None or "ways_count" not in alike.numbers
 
 
 def test_another_way_has_the_pairs_asked_about_anew_and_the_former_answers_wait_for_its_return() -> None:

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
+from cotenant.engines.errors import (
+    EngineDeniedError,
+    EngineForbiddenError,
+    EngineRefusedError,
+    EngineUnreachableError,
+)
 from cotenant.engines.kubernetes.access import ClusterAccess, find_access
 from cotenant.engines.kubernetes.api import ServedApi
 from cotenant.engines.kubernetes.values import instant_ms, quantity_of
@@ -115,10 +120,22 @@ def test_a_list_that_is_refused_is_an_engine_that_does_not_answer(
         names(api)
 
 
+@pytest.mark.parametrize(("status", "is_denied"), [(401, True), (403, True), (500, False), (429, False)])
+def test_a_list_that_we_may_not_read_is_told_from_a_server_in_trouble(
+    cluster: FakeKubernetes, api: ServedApi, status: int, is_denied: bool
+) -> None:
+    cluster.refused["GET .*"] = (status, "no")
+    with pytest.raises(EngineUnreachableError) as caught:
+        names(api)
+    assert isinstance(caught.value, EngineDeniedError) is is_denied
+    assert bool(caught.value.remedy) is is_denied
+
+
 @pytest.mark.parametrize(
     ("status", "error"),
     [
-        (403, EngineRefusedError),
+        (401, EngineForbiddenError),
+        (403, EngineForbiddenError),
         (404, EngineRefusedError),
         (409, EngineRefusedError),
         (422, EngineRefusedError),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.engines.errors import EngineUnreachableError
+from cotenant.engines.errors import EngineDeniedError, EngineUnreachableError
 from cotenant.engines.kubernetes.adapter import KubernetesEngine
 from cotenant.engines.kubernetes.api import ServedApi
 from cotenant.engines.kubernetes.lease import DURATION_MS, RENEWED_MS, ControllerLease
@@ -99,4 +99,5 @@ def test_without_the_right_or_the_namespace_it_says_what_to_apply(
     with pytest.raises(EngineUnreachableError) as caught:
         first.keep()
     assert "rbac.yaml" in caught.value.remedy
+    assert isinstance(caught.value, EngineDeniedError) is (status == 403)
     first.give_up()

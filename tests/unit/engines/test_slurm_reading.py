@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from cotenant.engines.device_rules import DeviceRule
-from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
+from cotenant.engines.errors import EngineDeniedError, EngineRefusedError, EngineUnreachableError
 from cotenant.engines.records import EngineJob, EnginePhase, EngineState, Placement
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.commands import InstalledCommands
 from cotenant.engines.slurm.reading import SlurmReading
+from cotenant.errors import InputError
 from tests.support.cases import for_each
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -208,7 +209,6 @@ def test_an_order_is_about_one_job(job_id: str) -> None:
         (["sh", "-c", "echo no"], "wrote no JSON object"),
         (["sh", "-c", "echo '[1]'"], "wrote no JSON object"),
         (["sh", "-c", "echo unable to contact slurm controller >&2; exit 1"], "unable to contact slurm controller"),
-        (["no-such-command-of-slurm"], "is not installed here"),
         (["sleep", "30"], "did not answer within 0.2 s"),
     ],
 )
@@ -220,3 +220,26 @@ def test_an_engine_that_does_not_answer_is_named_with_the_remedy(
     with pytest.raises(EngineUnreachableError, match=complaint) as caught:
         InstalledCommands().query(script)
     assert caught.value.remedy
+    assert not isinstance(caught.value, EngineDeniedError)
+
+
+@pytest.mark.parametrize("command", ["no-such-command-of-slurm", str(RECORDED / "squeue_22_05.json")])
+def test_a_command_that_is_not_there_or_may_not_be_run_is_a_fault_of_this_machine(command: str) -> None:
+    with pytest.raises(InputError, match="is not installed here") as caught:
+        InstalledCommands().query([command])
+    assert "client commands" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "slurm_load_jobs error: Access/permission denied",
+        "slurm_load_jobs error: Protocol authentication error",
+        "error: Invalid authentication credential",
+    ],
+)
+@pytest.mark.parametrize("form", ["echo '{}' >&2; exit 1", """echo '{{"errors": [{{"error": "{}"}}]}}'"""])
+def test_a_slurm_that_lets_us_not_in_is_told_from_one_that_does_not_answer(said: str, form: str) -> None:
+    with pytest.raises(EngineDeniedError, match=said) as caught:
+        InstalledCommands().query(["sh", "-c", form.format(said)])
+    assert "munge" in caught.value.remedy

@@ -241,13 +241,26 @@ def test_the_answer_says_what_the_calibration_did(predictor: Predictor) -> None:
     assert "CALIBRATED" not in {notice.code for notice in ask(predictor).warnings}
 
 
+def test_without_a_calibration_an_answer_names_the_machines_that_checked_its_ranges(predictor: Predictor) -> None:
+    told = {notice.code: notice.message for notice in ask(predictor).warnings}
+    assert predictor.version is not None
+    (measured_by,) = predictor.version.manifest.datasets
+    assert f"where these data sets were measured: {measured_by}; " in told["CHECKED_ELSEWHERE"]
+    assert "on yours is not known before `cotenant calibrate` there" in told["CHECKED_ELSEWHERE"]
+
+
+def test_a_calibrated_device_is_not_told_that_its_machine_is_unknown(predictor: Predictor) -> None:
+    codes = {notice.code for notice in ask(predictor, measured(predictor, (2.0, 2.0, 2.0))).warnings}
+    assert "CHECKED_ELSEWHERE" not in codes
+
+
 def test_anchors_that_nobody_knows_change_nothing_and_are_said(predictor: Predictor) -> None:
     unknown = replace(
         calibration(), anchors=tuple(replace(each, graph_sha256="0" * 64) for each in calibration().anchors)
     )
     answer = ask(predictor, unknown)
     assert answer.step_ms == ask(predictor).step_ms
-    assert "CALIBRATION_UNUSED" in {notice.code for notice in answer.warnings}
+    assert {"CALIBRATION_UNUSED", "CHECKED_ELSEWHERE"} <= {notice.code for notice in answer.warnings}
 
 
 def test_a_calibration_of_another_device_type_is_refused(predictor: Predictor) -> None:

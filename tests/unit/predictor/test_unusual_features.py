@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
 from cotenant.job_settings import JobSettings
+from predictor_service.features.graphs.graph_extraction import GraphWarning
 from predictor_service.grpc_api.translate_answers import job_response
+from predictor_service.inference.observed_jobs import ObservedJobs
 from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion
 from predictor_service.inference.unusual_features import UNUSUAL_MAX
 from predictor_service.selection.domain import MARGIN_MAX, learn_domain
@@ -51,6 +54,32 @@ def test_a_network_far_larger_than_the_trained_ones_is_wider_and_says_in_what() 
     assert list(job_response(large).memory_bytes.unusual_features) == list(memory.unusual_features)
     [notice] = [notice for notice in large.warnings if notice.code == "OUT_OF_DOMAIN"]
     assert memory.unusual_features[0] in notice.message
+
+
+def test_a_graph_whose_multiply_adds_are_not_all_counted_is_flagged_and_wider() -> None:
+    plain = ask(graphs()["wide"])
+    job = open_predictor().prepare_job(
+        JobQuestion(
+            settings=JobSettings(global_batch_size=32, optimizer="adam"),
+            device=DEVICE,
+            onnx_graph=graphs()["wide"],
+            micro_batch_sizes=(8,),
+        )
+    )
+    nodes = job.graph.nodes
+    missing = GraphWarning(code="UNCOUNTED_MACS", message="some multiply")
+    job.graph = dataclasses.replace(job.graph, unshaped_nodes=nodes // 2, warnings=(missing,))
+    answer = job.answer(32, "p", ObservedJobs())
+    factor = nodes / (nodes - nodes // 2)
+    for one, known in ((answer.memory_bytes, plain.memory_bytes), (answer.step_ms, plain.step_ms)):
+        assert (one.value, one.lower) == (known.value, known.lower)
+        assert one.upper == pytest.approx(factor * known.upper)
+    assert answer.memory_bytes.upper_99 == pytest.approx(factor * (plain.memory_bytes.upper_99 or 0))
+    assert answer.utilization_ratio.upper == plain.utilization_ratio.upper
+    (micro,) = answer.micro_batches
+    for estimate in (answer.memory_bytes, answer.step_ms, answer.utilization_ratio, micro.memory_bytes, micro.step_ms):
+        assert (estimate.in_domain, estimate.range_not_calibrated) == (False, True)
+        assert "multiply-adds" in estimate.unusual_features[-1]
 
 
 def test_counts_are_told_as_they_are_counted() -> None:

@@ -16,12 +16,11 @@ from predictor_service.fitting.known_rows import name_rows
 from predictor_service.registry.held_out import HeldOut, HeldOutRows
 from predictor_service.registry.manifest import Manifest, seal
 from predictor_service.registry.model_registry import ModelRegistry
-from predictor_service.registry.public_version import PackedVersion
+from predictor_service.registry.public_version import TEACHING_SETS, PackedVersion
 from predictor_service.retraining import retraining_run
 from predictor_service.retraining.datasets import read_dataset
 from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.retraining.public_models import PublicTarget, is_better
-from predictor_service.retraining.public_rows import TEACHING_SETS
 from predictor_service.retraining.retraining_run import RetrainingOutcome, RetrainingPlan, RetrainingResult, retrain
 from predictor_service.selection.targets import MEMORY, STEP
 from predictor_service.settings import Settings

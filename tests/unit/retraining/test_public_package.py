@@ -10,13 +10,13 @@ import pytest
 
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.fitting.fit import fit_rows
-from predictor_service.registry.public_version import PUBLIC_MODELS, PackedVersion, read_public_version
+from predictor_service.registry.public_version import PUBLIC_MODELS, TEACHING_SETS, PackedVersion, read_public_version
 from predictor_service.registry.served_version import load_target
 from predictor_service.regressors.candidates import UNCORRECTED
 from predictor_service.retraining.carried_devices import models_of_package
 from predictor_service.retraining.datasets import PUBLIC, Dataset, hash_datasets
 from predictor_service.retraining.learned_rows import select_rows
-from predictor_service.retraining.public_rows import TEACHING_SETS, read_public_datasets
+from predictor_service.retraining.public_rows import read_public_datasets
 from predictor_service.retraining.training import LEVEL
 from predictor_service.selection.targets import STEP
 from predictor_service.settings import default_datasets_dir

@@ -58,6 +58,26 @@ def snapshot(*ways: resources_pb2.DeviceSharing.ValueType) -> scheduling_pb2.Sna
     return made
 
 
+@pytest.mark.parametrize(("ways", "are_told"), [((MPS, MPS), False), ((MPS, TURNS), True), ((MPS, UNSTATED), True)])
+def test_a_decision_to_share_says_where_gpus_of_one_type_are_not_shared_alike(
+    ways: tuple[resources_pb2.DeviceSharing.ValueType, ...], are_told: bool
+) -> None:
+    asked = snapshot(*ways)
+    for number, name in enumerate("abcd"):
+        if name in "cd":
+            copied = asked.pending.add()
+            copied.CopyFrom(asked.pending[0])
+            copied.job.job_id = copied.job.job_key = name
+        job = asked.pending[number].job
+        job.stated_memory_bytes, job.stated_utilization_ratio, job.stated_step_ms = GIB, 0.2, 10.0
+        job.stated_slowdown_ratio = 0.01
+    request = scheduling_pb2.DecideRequest(policy="horus", snapshot=asked)
+    answer = asyncio.run(decide(request, predictor=None, seconds_left=60))
+    shared = [one.reason for one in answer.decisions if one.reason.code == "STARTS_SHARED"]
+    assert shared
+    assert {"are shared in 2 ways" in one.message for one in shared} == {are_told}
+
+
 @pytest.mark.parametrize(
     ("ways", "asked"), [((MPS, MPS), MPS), ((TURNS,), TURNS), ((MPS, TURNS), UNSTATED), ((MPS, UNSTATED), UNSTATED)]
 )
