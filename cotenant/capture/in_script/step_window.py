@@ -199,7 +199,7 @@ def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, 
             break
     first, last = steps[begin], _last_of_period(steps, begin, stepping)
     groups, closures = _without_repeated_closures(_groups(calls[first.calls : last.calls]))
-    if len(stepping) == 1:
+    if _train_the_same(steps):
         groups, looks = _without_second_looks(groups)
         closures = max(closures, looks)
     period = _period([[id(call.module) for call in group if call.has_parameters] for group in groups])
@@ -224,6 +224,12 @@ def awaited(optimizers: Any, steps: list[Step]) -> list[Any]:
     trained = {id(each) for optimizer in stepping.values() for each in _parameters_of(optimizer)}
     own = [{id(each) for each in _parameters_of(optimizer)} for optimizer in optimizers]
     return [each for each, names in zip(optimizers, own) if id(each) in stepping or not names <= trained]  # noqa: B905
+
+
+def _train_the_same(steps: list[Step]) -> bool:
+    """Whether all that step train the same: one optimizer, or one that steps within the step of another, as in SAM."""
+    stepping = {id(step.optimizer): step.optimizer for step in steps}.values()
+    return len(stepping) == 1 or len({frozenset(map(id, _parameters_of(each))) for each in stepping}) == 1
 
 
 def _parameters_of(optimizer: Any) -> list[Any]:

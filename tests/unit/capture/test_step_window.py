@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 from cotenant.capture.in_script.step_window import Call, Step, Window, find_window, unwrapped
 from tests.support.cases import for_each
+
+
+class FakeOptimizer(str):
+    """Named as a string, with weights of its own."""
+
+    __slots__ = ()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [{"params": [self]}]
 
 
 @dataclass
@@ -29,7 +40,7 @@ def played(events: str, samples: Sequence[int] = ()) -> Window:
     """
     calls: list[FakeCall] = []
     steps: list[Step] = []
-    optimizers = {"1": "first", "2": "second"}
+    optimizers = {"1": FakeOptimizer("first"), "2": FakeOptimizer("second")}
     passes, inside = 0, 0
     for event in events:
         if event.isalpha() or event == ".":
@@ -91,6 +102,20 @@ def test_a_second_look_at_the_same_samples_with_other_weights_is_no_accumulation
     assert (window.accumulation, window.closures) == (accumulation, closures)
 
 
+def test_an_optimizer_inside_of_another_one_of_the_same_weights_makes_no_second_micro_batch() -> None:
+    """As in SAM's step with a closure: the base steps within the step, which looks at the samples a second time."""
+    outer, inner, other = (SimpleNamespace(param_groups=[{"params": [name]}]) for name in ("w", "w", "v"))
+    calls = [FakeCall("N", 0)]
+    for number in (1, 2):
+        calls += [FakeCall("N", 2 * number, question=(number,), weights_version=2 * number)]
+        again = FakeCall("N", 2 * number + 1, number, question=(number,), weights_version=2 * number + 1)
+        calls += [again]
+    for base, found in ((inner, (1, 2)), (other, (2, 1))):
+        steps = [Step(each, count, float(count), 0.0) for count in (1, 3, 5) for each in (base, outer)]
+        window = find_window(cast("list[Call]", calls), steps, [outer, base], is_whole=True)
+        assert (window.accumulation, window.closures) == found
+
+
 def test_an_optimizer_that_never_steps_makes_no_step_of_all_that_the_others_did() -> None:
     calls = [FakeCall("N", number) for number in range(64)]
     steps = [Step("first", number + 1, float(number), 0.0) for number in range(64)]
@@ -100,7 +125,7 @@ def test_an_optimizer_that_never_steps_makes_no_step_of_all_that_the_others_did(
 
 
 def test_an_optimizer_whose_first_step_is_the_last_one_leaves_no_step() -> None:
-    steps = [Step("first", 1, 0.0, 0.0), Step("second", 2, 1.0, 0.0)]
+    steps = [Step(FakeOptimizer("first"), 1, 0.0, 0.0), Step(FakeOptimizer("second"), 2, 1.0, 0.0)]
     calls = [FakeCall("N", 0), FakeCall("N", 1)]
     assert find_window(cast("list[Call]", calls), steps, ["first", "second"], is_whole=True).calls == []
 
