@@ -48,6 +48,7 @@ class Call:
         samples: Largest first dimension of an input; 0 = no input has any.
         question: Which numbers its inputs show.
         weights_version: Changes whenever a weight does.
+        goes_back: Whether a gradient came to its output, as far as that can be seen: none comes to a validation's.
     """
 
     def __init__(self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int) -> None:
@@ -66,10 +67,19 @@ class Call:
         dense = [] if self.is_transformed else [each for each in given if each.layout is torch.strided]
         self.question = tuple(map(tensor_key, dense))
         self.weights_version = sum(int(each._version) for each in self.parameters)
+        self.goes_back = True
 
     def note_output(self, torch: Any, output: Any) -> None:
-        """Keeps the tensors of the output."""
-        self.outputs = [each.detach() for each in outputs_of(torch, output)]
+        """Keeps the tensors of the output, and waits for a gradient of one."""
+        outputs = outputs_of(torch, output)
+        self.outputs = [each.detach() for each in outputs]
+        for each in [] if self.is_transformed else outputs:
+            if each.requires_grad:
+                self.goes_back = False
+                each.register_hook(self._note_gradient)
+
+    def _note_gradient(self, gradient: Any) -> None:
+        self.goes_back = True
 
 
 def is_in_transform(torch: Any) -> bool:
@@ -251,7 +261,14 @@ def _groups(calls: list[Call]) -> list[list[Call]]:
     groups: dict[int, list[Call]] = {}
     for call in calls:
         groups.setdefault(call.group, []).append(call)
-    return [group for group in groups.values() if any(call.has_parameters for call in group)]
+    learning = map(_without_validation, groups.values())
+    return [group for group in learning if any(call.has_parameters for call in group)]
+
+
+def _without_validation(group: list[Call]) -> list[Call]:
+    """Leaves out what a network that learns only answered, since many scripts validate without `no_grad`."""
+    learned = {id(call.module) for call in group if call.goes_back}
+    return [call for call in group if call.goes_back or id(call.module) not in learned]
 
 
 def _largest(groups: list[list[Call]], earlier: list[list[Call]]) -> tuple[list[list[Call]], bool]:

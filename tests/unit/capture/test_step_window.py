@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import torch
+
 from cotenant.capture.in_script.step_window import Call, Step, Window, find_window, unwrapped
 from tests.support.cases import for_each
 
@@ -30,6 +32,7 @@ class FakeCall:
     samples: int = 0
     question: tuple[int, ...] = ()
     weights_version: int = 0
+    goes_back: bool = True
     outputs: list[Any] = field(default_factory=list)
 
 
@@ -114,6 +117,22 @@ def test_an_optimizer_inside_of_another_one_of_the_same_weights_makes_no_second_
         steps = [Step(each, count, float(count), 0.0) for count in (1, 3, 5) for each in (base, outer)]
         window = find_window(cast("list[Call]", calls), steps, [outer, base], is_whole=True)
         assert (window.accumulation, window.closures) == found
+
+
+def test_a_validation_with_gradients_that_nothing_asks_for_is_no_part_of_the_batch() -> None:
+    network, calls, steps = torch.nn.Linear(3, 2), list[Call](), list[Step]()
+    for number in (1, 2, 3):
+        for samples in (400, 100):
+            batch = torch.randn(samples, 3)
+            call = Call(torch, network, ((batch,), {}), group=number - (samples > 100), inside_step=0)
+            answer = network(batch)
+            call.note_output(torch, (answer,))
+            calls.append(call)
+            if samples > 100:
+                answer.sum().backward()
+                steps.append(Step("first", len(calls), float(number), 0.0))
+    window = find_window(calls, steps, ["first"], is_whole=True)
+    assert ([call.samples for call in window.calls], window.accumulation) == ([400], 1)
 
 
 def test_an_optimizer_that_never_steps_makes_no_step_of_all_that_the_others_did() -> None:
