@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from cotenant.capture.script_run import NO_PROGRAM_STATUS, ScriptOutcome, ScriptPlan
 from cotenant.client_errors import CotenantError
+from cotenant.missing_variable import missing_variable
+from cotenant.program_lookup import NOTEBOOK, as_script, misread
 from cotenant.quantities import format_percent
 from cotenant.terminal_text import harmless
 
@@ -77,7 +79,10 @@ def why_not(plan: ScriptPlan, outcome: ScriptOutcome) -> NotCapturedError:
     if outcome.result:
         return _BY_REASON[outcome.result["reason"]](outcome.result)
     if outcome.status == NO_PROGRAM_STATUS:
-        return NotCapturedError(outcome.log.strip() or "the command cannot be started", remedy="check the command")
+        return NotCapturedError(
+            outcome.log.strip() or "the command cannot be started",
+            remedy=misread(plan.command[0]) or "check the command",
+        )
     if outcome.status in (-_SIGXCPU, 128 + _SIGXCPU):
         return NotCapturedError(f"no forward pass of a network within {plan.cpu_s} CPU seconds")
     if outcome.status:
@@ -115,6 +120,11 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
     if last == _NO_INPUT:
         cause = "it asks for input, and a job has none"
         return NotCapturedError(f"the script {how}: {cause}", remedy="give it as arguments or in a file")
+    if name := missing_variable(outcome.log):
+        cause = f"the variable {name} is not set"
+        return NotCapturedError(f"the script {how}: {cause}", remedy=f"export {name}=VALUE; submit: --env {name}=VALUE")
+    if notebook := next((word for word in plan.command if word.endswith(NOTEBOOK)), ""):
+        return NotCapturedError(f"{harmless(notebook)} is a notebook, and no script", remedy=as_script(notebook))
     remedy = "make it run on the CPU for two steps, or submit it without a graph: then it is measured"
     told = f": {harmless(last)[:_TOLD_CHARACTERS]}" if last else ""
     return NotCapturedError(f"the script {how} before its second optimizer step{told}", remedy=remedy, log=outcome.log)
