@@ -60,9 +60,14 @@ def find_program(name: str, *, working_directory: str, search_path: str) -> str:
             return str(candidate)
     raise NotRunnableError(
         misread(name)
-        or f"no program {name!r} on PATH ({search_path[:_SHOWN_PATH_CHARACTERS]}); name it by its path, or submit the "
-        "PATH that has it: --env PATH=..."
+        or f"no program {name!r} on PATH ({search_path[:_SHOWN_PATH_CHARACTERS]}); {_remedy(name, working_directory)}"
     )
+
+
+def _remedy(name: str, working_directory: str) -> str:
+    if Path(working_directory, name).is_file():
+        return f"the file in {working_directory} is ./{name}; where it is no program, put bash or python before it"
+    return "name it by its path, or submit the PATH that has it: --env PATH=..."
 
 
 def misread(name: str) -> str:
@@ -75,6 +80,8 @@ def misread(name: str) -> str:
         return f"it is a variable: submit it as --env {shlex.quote(name)}, before the --"
     if name in _WORDS_OF_SHELLS:
         return "it is a word of shells: put the whole line behind bash -c in quotes; --workdir names a folder"
+    if name.endswith(NOTEBOOK):
+        return as_script(name)
     if re.search(r"\s", name):
         return "it is several words in one: take off the quotes around them, or put bash -c before them"
     return ""
