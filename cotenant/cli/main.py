@@ -12,6 +12,7 @@ import click
 from cotenant import __version__
 from cotenant.cli.exit_codes import EXIT_CODES_HELP, exit_code_of
 from cotenant.cli.session import tell_error
+from cotenant.cli.verb_habits import HABITS
 from cotenant.client_errors import CotenantError
 from cotenant.command_run import HELP, run_command
 from cotenant.nearest_name import did_you_mean
@@ -88,10 +89,11 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the verb; a misspelt one is answered with the nearest."""
+        """Finds the verb; one of another tool is answered with what does it here, a misspelt one with the nearest."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            near = did_you_mean(args[0], list(VERBS))
-            ctx.fail(f"No such command {args[0]!r}" + (f"; {near}" if near.startswith("did") else "."))
+            near, habit = did_you_mean(args[0], list(VERBS)), HABITS.get(args[0])
+            told = f"; here that is `{habit}`" if habit else f"; {near}" if near.startswith("did") else "."
+            ctx.fail(f"No such command {args[0]!r}{told}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
