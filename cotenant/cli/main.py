@@ -27,6 +27,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "describe": ("job_commands", "describe", "Show everything about one job."),
         "explain": ("explain_command", "explain", "Explain why a job runs where it does, or waits."),
         "logs": ("log_commands", "logs", "Print what a job printed."),
+        "wait": ("wait_command", "wait", "Wait until jobs have ended; exit 7 or 8 if one did not finish."),
         "cancel": ("job_commands", "cancel", "Stop jobs; repeating it is harmless."),
         "hold": ("queue_commands", "hold", "Let pending jobs wait until they are released."),
         "release": ("queue_commands", "release", "Let held jobs start."),
