@@ -12,7 +12,7 @@ import click
 from cotenant import __version__
 from cotenant.cli.exit_codes import EXIT_CODES_HELP, exit_code_of
 from cotenant.cli.session import tell_error
-from cotenant.cli.verb_habits import HABITS
+from cotenant.cli.verb_habits import FLAGS, HABITS
 from cotenant.client_errors import CotenantError
 from cotenant.command_run import HELP, run_command
 from cotenant.nearest_name import did_you_mean
@@ -96,6 +96,16 @@ class VerbGroup(click.Group):
             told = f"; here that is `{habit}`" if habit else f"; {near}" if near.startswith("did") else "."
             ctx.fail(f"No such command {args[0]!r}{told}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Runs the verb; a flag of another tool is answered with the one that does it here."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            verb = error.ctx.command.name if error.ctx is not None else None
+            if habit := FLAGS.get(verb or "", {}).get(error.option_name):
+                error.message, error.possibilities = f"{error.message.rstrip('.')}; here that is {habit}", None
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the verbs without loading their modules."""

@@ -1,4 +1,4 @@
-"""What people type who come from other schedulers and tools, and the command that does it here."""
+"""What people type who come from other schedulers and tools, and the command or flag that does it here."""
 
 from __future__ import annotations
 
@@ -33,3 +33,32 @@ HABITS: Mapping[str, str] = MappingProxyType(
         "settings": "cotenant config view",
     }
 )
+
+_AS_DATA: Mapping[str, str] = MappingProxyType({"--json": "-o json", "--format": "-o"})
+FLAGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "submit": MappingProxyType(
+            {
+                **dict.fromkeys(("-J", "--job-name"), "--name"),
+                **dict.fromkeys(("-t", "--time", "--time-min"), "--time-limit"),
+                **dict.fromkeys(("-G", "--gres", "--gpus-per-node", "--gpus-per-task"), "--gpus"),
+                **dict.fromkeys(("-n", "--ntasks", "--ntasks-per-node", "--nproc-per-node"), "--ranks"),
+                **dict.fromkeys(("-N", "--nodes"), "--across-nodes"),
+                **dict.fromkeys(("-d", "--dependency", "--depend", "--depends-on"), "--after"),
+                **dict.fromkeys(("-p", "--partition", "-C", "--constraint"), "--device"),
+                **dict.fromkeys(("-D", "--chdir", "--cwd"), "--workdir"),
+                **dict.fromkeys(("--export", "-e", "-v"), "--env"),
+                **dict.fromkeys(("-q", "--qos", "--nice"), "--priority"),
+                **dict.fromkeys(("-A", "--account"), "--tenant"),
+                **dict.fromkeys(("-a",), "--array"),
+                **dict.fromkeys(("-H",), "--hold"),
+                **dict.fromkeys(("-W",), "--wait"),
+            }
+        ),
+        "logs": MappingProxyType(dict.fromkeys(("-n", "--lines"), "--tail")),
+        "ps": MappingProxyType({**_AS_DATA, **dict.fromkeys(("-u", "--user"), "--tenant")}),
+        "describe": _AS_DATA,
+        "explain": _AS_DATA,
+    }
+)
+"""Verb -> flag of another tool -> flag here."""

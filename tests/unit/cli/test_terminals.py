@@ -12,11 +12,10 @@ import pytest
 from google.rpc import code_pb2  # type: ignore[import-untyped]
 
 from cotenant.cli import program_commands
-from cotenant.cli.main import ALIASES, VERBS, run
+from cotenant.cli.main import run
 from cotenant.cli.session import output_width, tell
 from cotenant.cli.settings import Settings
 from cotenant.cli.up_command import export_lines, parse_cores
-from cotenant.cli.verb_habits import HABITS
 from cotenant.client_errors import InputError
 from cotenant.local_cluster import LocalCluster, Program
 from cotenant.v1 import resources_pb2
@@ -165,16 +164,6 @@ def test_a_verb_of_another_program_is_called_as_it_was(verb: str, usage: str) ->
 def test_a_misspelt_verb_is_answered_with_the_nearest(cotenant: CommandLine) -> None:
     assert "No such command 'submitt'; did you mean 'submit'?" in cotenant("submitt").err
     assert "No such command 'xyz'." in cotenant("xyz").err
-
-
-def test_a_verb_of_another_scheduler_is_answered_with_what_does_it_here(cotenant: CommandLine) -> None:
-    assert "No such command 'squeue'; here that is `cotenant ps`" in cotenant("squeue", "-u", "me").err
-    # The nearest name would be one that lets the job start.
-    assert "here that is `cotenant cancel JOB`" in cotenant("delete", "job-1").err
-    assert set(HABITS).isdisjoint([*VERBS, *ALIASES])
-    for command in HABITS.values():
-        words = command.split()
-        assert words[0] == "Ctrl-C" or words[1].strip(",") in [*VERBS, "--help"]
 
 
 def test_a_program_finds_its_state_where_the_settings_say(
