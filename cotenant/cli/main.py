@@ -103,9 +103,11 @@ class VerbGroup(click.Group):
             return super().invoke(ctx)
         except click.NoSuchOption as error:
             verb = error.ctx.command.name if error.ctx is not None else None
-            if habit := FLAGS.get(verb or "", {}).get(error.option_name):
-                error.message, error.possibilities = f"{error.message.rstrip('.')}; here that is {habit}", None
-            raise
+            habit = FLAGS.get(verb or "", {}).get(error.option_name)
+            if habit is None:
+                raise
+            told = f"{error.message.rstrip('.')}; here that is {habit}"
+            raise click.NoSuchOption(error.option_name, told, ctx=error.ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the verbs without loading their modules."""

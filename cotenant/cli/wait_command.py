@@ -25,7 +25,7 @@ _WORST_FIRST = (ExitCode.JOB_FAILED, ExitCode.JOB_CANCELLED, ExitCode.OK)
 def wait(session: Session, /, jobs: tuple[str, ...]) -> None:
     """Wait until all JOBS, or those of arrays, have ended; exit 7 if one failed, else 8 if one was cancelled.
 
-    A line says how each has ended. Interrupting the wait leaves the jobs alone.
+    A line says how each has ended, in the order of their ends. Interrupting the wait leaves the jobs alone.
     """
     client = session.scheduler()
     wanted = find_jobs(client, jobs, phases=scheduling_pb2.JobPhase.values())
@@ -37,7 +37,8 @@ def wait(session: Session, /, jobs: tuple[str, ...]) -> None:
         left.discard(job.job_id)
         ended[job.job_id] = job
         if session.output.is_for_people:
-            show(f"{job.job_id}  {job.spec.name}  {phase_name(job)}  {coded_reason(job.reason)}".rstrip())
+            why = "" if job.phase == scheduling_pb2.JOB_PHASE_FINISHED else coded_reason(job.reason)
+            show(f"{job.job_id}  {job.spec.name}  {phase_name(job)}  {why}".rstrip())
         if not left:
             _end(session, [ended[job_id] for job_id in wanted])
     raise ProgramError("the watch ended before the jobs did")
