@@ -1,4 +1,4 @@
-"""Lines of another scheduler in a script that is submitted: nothing reads them here."""
+"""What a command that is submitted does in vain: lines for another scheduler, and a program left in the background."""
 
 from __future__ import annotations
 
@@ -35,6 +35,19 @@ def batch_lines_note(command: Sequence[str], directory: Path) -> str:
         agreed(f"{script} has {len(found)} line(s)")
         + f" for another scheduler (#{found[0][0]}), not read here{as_flags}"
     )
+
+
+def background_note(command: Sequence[str]) -> str:
+    """Returns what a user must know whose shell leaves its program in the background; empty = it does not.
+
+    Args:
+        command: Of the job.
+    """
+    is_shell = len(command) > 2 and command[-2].startswith("-") and command[-2].endswith("c")
+    text = command[-1].rstrip() if is_shell else ""
+    if not text.endswith("&") or text.endswith("&&"):
+        return ""
+    return "the job ends with its shell, and what that leaves in the background ends with it: leave the last & out"
 
 
 def _head(file: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cotenant.cli.batch_lines import batch_lines_note
+from cotenant.cli.batch_lines import background_note, batch_lines_note
 from cotenant.cli.main import ALIASES, VERBS
 from cotenant.cli.main import cotenant as group
 from cotenant.cli.verb_habits import FLAGS, HABITS
@@ -74,3 +74,19 @@ def test_a_script_without_such_lines_and_what_is_no_script_need_no_note(tmp_path
     (tmp_path / "plain.sh").write_text("#!/bin/bash\n# SBATCH --gres=gpu:1\n")
     for command in (["bash", "plain.sh"], ["python", "-m", "train"], ["bash", "absent.sh"], [".", "x"]):
         assert batch_lines_note(command, tmp_path) == ""
+
+
+@for_each(
+    ("command", "is_left"),
+    [
+        (["nohup", "bash", "-c", "python train.py > out.txt 2>&1 & "], True),
+        (["bash", "-lc", "python train.py &"], True),
+        (["bash", "-c", "python train.py & wait"], False),
+        (["python", "train.py", "&"], False),
+        (["bash", "-c", "python train.py"], False),
+    ],
+)
+def test_a_program_that_is_left_in_the_background_is_said_to_end_with_its_shell(
+    command: list[str], is_left: bool
+) -> None:
+    assert ("leave the last & out" in background_note(command)) is is_left
