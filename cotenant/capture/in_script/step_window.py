@@ -223,6 +223,20 @@ def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, 
     return window
 
 
+def freeze_what_only_answers(window: Window) -> None:
+    """Marks weights as not learning to whose network no gradient came, and which no optimizer trains: a teacher's.
+
+    Many scripts call a teacher without `no_grad` and detach its answer.
+    """
+    if window.accumulation is None:
+        return
+    trained = {id(each) for optimizer in window.optimizers for each in _parameters_of(optimizer)}
+    for call in window.calls:
+        for each in [] if call.goes_back else call.parameters:
+            if id(each) not in trained:
+                each.requires_grad_(False)
+
+
 def awaited(optimizers: Any, steps: list[Step]) -> list[Any]:
     """Returns the optimizers of which steps are to be seen: not one around another, which alone steps, as in SAM.
 

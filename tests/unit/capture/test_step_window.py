@@ -9,7 +9,14 @@ from typing import Any, cast
 
 import torch
 
-from cotenant.capture.in_script.step_window import Call, Step, Window, find_window, unwrapped
+from cotenant.capture.in_script.step_window import (
+    Call,
+    Step,
+    Window,
+    find_window,
+    freeze_what_only_answers,
+    unwrapped,
+)
 from tests.support.cases import for_each
 
 
@@ -133,6 +140,25 @@ def test_a_validation_with_gradients_that_nothing_asks_for_is_no_part_of_the_bat
                 steps.append(Step("first", len(calls), float(number), 0.0))
     window = find_window(calls, steps, ["first"], is_whole=True)
     assert ([call.samples for call in window.calls], window.accumulation) == ([400], 1)
+
+
+@for_each(("is_whole", "learns"), [(True, [False, True, True]), (False, [True, True, True])])
+def test_weights_of_a_teacher_whose_answer_is_detached_do_not_learn(is_whole: bool, learns: list[bool]) -> None:
+    teacher, student, head = (torch.nn.Linear(3, 3) for _ in range(3))
+    optimizer = torch.optim.SGD(student.parameters())  # a head that it was never given has gradients all the same
+    calls, steps, batch = list[Call](), list[Step](), torch.randn(8, 3)
+    for number in (0, 1, 2):
+        outputs = [batch, teacher(batch), student(batch)]
+        outputs.append(head(outputs[2]))
+        for network, given, answer in zip(
+            (teacher, student, head), (batch, batch, outputs[2]), outputs[1:], strict=True
+        ):
+            calls.append(Call(torch, network, ((given,), {}), group=number, inside_step=0))
+            calls[-1].note_output(torch, (answer,))
+        (outputs[3] - outputs[1].detach()).square().mean().backward()
+        steps.append(Step(optimizer, len(calls), float(number), 0.0))
+    freeze_what_only_answers(find_window(calls, steps, [optimizer], is_whole=is_whole))
+    assert [each.weight.requires_grad for each in (teacher, student, head)] == learns
 
 
 def test_an_optimizer_that_never_steps_makes_no_step_of_all_that_the_others_did() -> None:
