@@ -181,3 +181,15 @@ def test_what_was_meant_for_a_shell_says_so() -> None:
     plan = dataclasses.replace(PLAN, command=["DATA=/data", "python", "x.py"])
     error = why_not(plan, outcome(status=NO_PROGRAM_STATUS, log="cannot start DATA=/data: No such file or directory\n"))
     assert "it is a variable" in error.remedy
+
+
+def test_a_file_that_lies_where_the_script_does_is_said_to(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "conf.json").touch()
+    plan = dataclasses.replace(PLAN, command=["python", "src/train.py"], directory=tmp_path)
+    log = "FileNotFoundError: [Errno 2] No such file or directory: '{}'\n"
+    error = why_not(plan, outcome(status=1, log=log.format("../conf.json")))
+    assert error.remedy == f"cd {tmp_path / 'src'}; submit: --workdir {tmp_path / 'src'}"
+    assert f"is not there from {tmp_path}, but is from {tmp_path / 'src'}" in error.message
+    for missed in ("../absent.json", "/absent.json"):
+        assert "--workdir" not in why_not(plan, outcome(status=1, log=log.format(missed))).remedy
