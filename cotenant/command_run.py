@@ -136,6 +136,7 @@ def _in_one_shape(error: click.ClickException, arguments: Sequence[str]) -> str:
     message = io.StringIO()
     error.show(message)
     text = re.sub("^Error: ", "error: ", message.getvalue().rstrip("\n"), flags=re.MULTILINE)
+    text = text.replace(" Did you mean '--help'?", "")  # the nearest of flags that are all far
     text = text.replace(" is not a valid integer range.", " is not a valid integer.")
     text = text.replace(" is not a valid float range.", " is not a valid number.")
     # Of a wrong value the message says what would be right.

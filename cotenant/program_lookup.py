@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -14,10 +15,18 @@ from pathlib import Path, PurePath
 _HEAD_BYTES = 256
 """As much of a script's first line as Linux reads."""
 _SHOWN_PATH_CHARACTERS = 400
+NOTEBOOK = ".ipynb"
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 _SHELL = re.compile(r"(?:ba|da|z|k)?sh")
 # Options that stand alone: behind any other one the next word may be its own, or a program's text.
 _PLAIN_OPTION = {_PYTHON: re.compile(r"-[bBdEiIOPqsSuvx]+"), _SHELL: re.compile(r"-[elux]+")}
+
+
+# Shells know these themselves; a program of such a name, where there is one, does nothing that outlives it.
+_WORDS_OF_SHELLS = frozenset(
+    {".", "alias", "cd", "eval", "exec", "export", "module", "set", "source", "ulimit", "unset"}
+)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
 class NotRunnableError(Exception):
@@ -43,16 +52,44 @@ def find_program(name: str, *, working_directory: str, search_path: str) -> str:
     Raises:
         NotRunnableError: No directory of the search path has a program of this name.
     """
-    if "/" in name:
+    if "/" in name and (Path(working_directory, name).exists() or not misread(name)):
         return str(Path(working_directory, name))
     for folder in search_path.split(os.pathsep):
         candidate = Path(working_directory, folder, name)
         if _is_program(candidate):
             return str(candidate)
     raise NotRunnableError(
-        f"no program {name!r} on PATH ({search_path[:_SHOWN_PATH_CHARACTERS]}); name it by its path, or submit the "
-        "PATH that has it: --env PATH=..."
+        misread(name)
+        or f"no program {name!r} on PATH ({search_path[:_SHOWN_PATH_CHARACTERS]}); {_remedy(name, working_directory)}"
     )
+
+
+def _remedy(name: str, working_directory: str) -> str:
+    if Path(working_directory, name).is_file():
+        return f"the file in {working_directory} is ./{name}; where it is no program, put bash or python before it"
+    return "name it by its path, or submit the PATH that has it: --env PATH=..."
+
+
+def misread(name: str) -> str:
+    """Returns what a first word is that was meant for a shell, with the remedy; empty = nothing of the kind.
+
+    Args:
+        name: First word of a command.
+    """
+    if _ASSIGNMENT.fullmatch(name):
+        return f"it is a variable: submit it as --env {shlex.quote(name)}, before the --"
+    if name in _WORDS_OF_SHELLS:
+        return "it is a word of shells: put the whole line behind bash -c in quotes; --workdir names a folder"
+    if name.endswith(NOTEBOOK):
+        return as_script(name)
+    if re.search(r"\s", name):
+        return "it is several words in one: take off the quotes around them, or put bash -c before them"
+    return ""
+
+
+def as_script(notebook: str) -> str:
+    """Returns how a notebook becomes a script."""
+    return f"make a script of it: jupyter nbconvert --to script {shlex.quote(notebook)}"
 
 
 def check_program(path: str, *, working_directory: str, search_path: str) -> None:
@@ -67,6 +104,8 @@ def check_program(path: str, *, working_directory: str, search_path: str) -> Non
         raise _refusal(path, f"cannot be found ({getattr(error, 'strerror', None) or error}); check the path") from None
     if not is_file:
         raise _refusal(path, "is not a file")
+    if path.endswith(NOTEBOOK):
+        raise _refusal(path, f"is a notebook: {as_script(path)}")
     if not os.access(path, os.X_OK):
         raise _refusal(path, "is not executable: chmod +x it, or put its interpreter first, e.g. bash or python")
     head = _read_head(path)

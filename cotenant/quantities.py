@@ -18,7 +18,9 @@ _UNITS = {
 }  # fmt: skip
 SIZE_MAX_BYTES = 2**60
 DURATION_MAX_MS = 10 * 365 * 86_400_000
-_DURATION_REMEDY = "write it like 500ms, 45s, 90m, 2h, 1h30m or 3d"
+# As Slurm writes it; with two numbers only it would be minutes there and hours elsewhere.
+_CLOCK = re.compile("(?:([0-9]{1,4})-)?([0-9]{1,5}):([0-5][0-9]):([0-5][0-9])")
+_DURATION_REMEDY = "write it like 500ms, 45s, 90m, 2h, 1h30m, 3d or 1-12:00:00"
 _NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,3})?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
@@ -43,15 +45,18 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Reads a duration such as 500ms, 45s, 90m, 2h, 1h30m or 3d, in milliseconds.
+    """Reads a duration such as 500ms, 45s, 90m, 2h, 1h30m, 3d or (days, hours, minutes, seconds) 1-12:00:00.
+
+    Returns:
+        Milliseconds.
 
     Raises:
         InputError: Not a duration.
     """
-    match = _DURATION.fullmatch(text.strip().lower())
+    match = _DURATION.fullmatch(text.strip().lower()) or _CLOCK.fullmatch(text.strip())
     if match is None or not any(match.groups()):
         raise InputError(f"{text!r} is not a duration", remedy=_DURATION_REMEDY)
-    days, hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
+    days, hours, minutes, seconds, milliseconds = (float(part or 0) for part in (*match.groups(), 0)[:5])
     duration_ms = round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000 + milliseconds)
     if not 0 < duration_ms <= DURATION_MAX_MS:
         raise InputError(f"{text!r} is not between 1 ms and 10 years", remedy=_DURATION_REMEDY)

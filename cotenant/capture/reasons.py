@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, Final
 
 from cotenant.capture.script_run import NO_PROGRAM_STATUS, ScriptOutcome, ScriptPlan
 from cotenant.client_errors import CotenantError
+from cotenant.missing_variable import missing_variable
+from cotenant.program_lookup import NOTEBOOK, as_script, misread, script_of
 from cotenant.quantities import format_percent
 from cotenant.terminal_text import harmless
 
@@ -24,6 +27,7 @@ _SIGXCPU: Final = 24
 _TOLD_CHARACTERS: Final = 200
 _NO_MEMORY: Final = ("can't allocate memory", "MemoryError", "Cannot allocate memory", "bad_alloc")
 _OF_NOTEBOOK: Final = ("name 'get_ipython' is not defined",)
+_NO_FILE: Final = "FileNotFoundError: [Errno 2] No such file or directory: "
 _NO_INPUT: Final = "EOFError: EOF when reading a line"
 _NO_SPACE: Final = "No space left on device"
 _NO_NETWORK: Final = (
@@ -77,7 +81,10 @@ def why_not(plan: ScriptPlan, outcome: ScriptOutcome) -> NotCapturedError:
     if outcome.result:
         return _BY_REASON[outcome.result["reason"]](outcome.result)
     if outcome.status == NO_PROGRAM_STATUS:
-        return NotCapturedError(outcome.log.strip() or "the command cannot be started", remedy="check the command")
+        return NotCapturedError(
+            outcome.log.strip() or "the command cannot be started",
+            remedy=misread(plan.command[0]) or "check the command",
+        )
     if outcome.status in (-_SIGXCPU, 128 + _SIGXCPU):
         return NotCapturedError(f"no forward pass of a network within {plan.cpu_s} CPU seconds")
     if outcome.status:
@@ -112,12 +119,32 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
     if missing := _NO_MODULE.match(last):
         cause = f"{harmless(plan.command[0])} has no module named {missing[1]}"
         return NotCapturedError(f"the script {how}: {cause}", remedy=_OTHER_PYTHON, log=outcome.log)
+    if folder := _folder_with_file(plan, last):
+        cause = f"{last.removeprefix(_NO_FILE).strip()} is not there from {plan.directory}, but is from {folder}"
+        return NotCapturedError(
+            harmless(f"the script {how}: {cause}"), remedy=f"cd {folder}; submit: --workdir {folder}"
+        )
     if last == _NO_INPUT:
         cause = "it asks for input, and a job has none"
         return NotCapturedError(f"the script {how}: {cause}", remedy="give it as arguments or in a file")
+    if name := missing_variable(outcome.log):
+        cause = f"the variable {name} is not set"
+        return NotCapturedError(f"the script {how}: {cause}", remedy=f"export {name}=VALUE; submit: --env {name}=VALUE")
+    if notebook := next((word for word in plan.command if word.endswith(NOTEBOOK)), ""):
+        return NotCapturedError(f"{harmless(notebook)} is a notebook, and no script", remedy=as_script(notebook))
     remedy = "make it run on the CPU for two steps, or submit it without a graph: then it is measured"
     told = f": {harmless(last)[:_TOLD_CHARACTERS]}" if last else ""
     return NotCapturedError(f"the script {how} before its second optimizer step{told}", remedy=remedy, log=outcome.log)
+
+
+def _folder_with_file(plan: ScriptPlan, last: str) -> Path | None:
+    """The folder of the script, where that has the file that was missed in the folder in which it was started."""
+    missed = last.removeprefix(_NO_FILE).strip("' ")
+    script = script_of(plan.command)
+    if not last.startswith(_NO_FILE) or not script or PurePath(missed).is_absolute():
+        return None
+    folder = (plan.directory / script).parent
+    return folder if folder != plan.directory and (folder / missed).exists() else None
 
 
 def _last_words(log: str) -> str:

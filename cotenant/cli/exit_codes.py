@@ -27,7 +27,7 @@ EXIT_CODES_HELP = """\b
 Exit status:
   0  ok                        5  service unavailable, or timeout
   1  any other error           6  not permitted
-  2  wrong usage               7  the job failed (--wait, logs -f)
+  2  wrong usage               7  the job failed (wait, logs -f)
   3  not found                 8  the job was cancelled
   4  will not fit / refused    130  interrupted
 """

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from cotenant import system_clock
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
-from cotenant.cli.job_lookup import ARRAY_PREFIX, complete_job, find_job
+from cotenant.cli.job_lookup import ARRAY_PREFIX, complete_job, find_job, find_jobs
 from cotenant.cli.job_views import ENDED, PAUSED, describe_job, job_columns, job_rows, phase_name
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import render_labelled, render_table
@@ -25,6 +25,8 @@ _PHASES = [
     for name in scheduling_pb2.JobPhase.keys()  # noqa: SIM118  # an enum wrapper, not a dict
     if not name.endswith("UNSPECIFIED")
 ] + [PAUSED]
+
+_NOT_ENDED = [phase for phase in scheduling_pb2.JobPhase.values() if phase not in ENDED]
 
 
 @click.command(epilog="\b\nExamples:\n  cotenant ps --phase pending\n  cotenant ps -o json\n  cotenant ps -w")
@@ -106,18 +108,18 @@ def describe(session: Session, /, job: str) -> None:
     show(render_labelled(describe_job(found, enforcements), session.width))
 
 
-@click.command(epilog="Example:  cotenant cancel job-12 array-13")
+@click.command(epilog="\b\nExamples:\n  cotenant cancel job-12 array-13\n  cotenant cancel 'sweep-1?'")
 @click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
 @with_session
 def cancel(session: Session, /, jobs: tuple[str, ...]) -> None:
-    """Stop JOBS (or whole arrays) or take them off the queue; repeating it is harmless."""
+    """Stop JOBS (or whole arrays, or all like 'NAME-*') or take them off the queue; repeating it is harmless."""
     client = session.scheduler()
     arrays = [job for job in jobs if job.startswith(ARRAY_PREFIX)]
     for array in arrays:
         tell(agreed(f"{array}: {len(client.cancel_array(array))} task(s) cancelled"))
     single = [job for job in jobs if job not in arrays]
     if single:
-        found = [find_job(client, job).job_id for job in single]  # all, before the first one is ended
+        found = find_jobs(client, single, phases=_NOT_ENDED)  # all, before the first one is ended
         tell_jobs(session, [client.cancel_job(job_id) for job_id in found])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,6 +16,7 @@ from cotenant.counted_nouns import agreed
 from cotenant.v1 import scheduling_pb2
 
 ARRAY_PREFIX = "array-"
+_JOB_PREFIX = "job-"
 # A shell that hangs on the tabulator key is worse than one without completion.
 COMPLETION_TIMEOUT_S = 0.5
 
@@ -24,8 +26,8 @@ def find_job(client: SchedulerClient, wanted: str, *, ended: bool = False) -> sc
 
     Args:
         client: Client of the scheduler that is asked.
-        wanted: Whole id, unique start of one, or a name; a script that was submitted again has the name of its
-            earlier runs.
+        wanted: Whole id, its number alone, unique start of one, or a name; a script that was submitted again has the
+            name of its earlier runs.
         ended: Of several, whether the only one that has ended is meant, or the only one that has not.
 
     Raises:
@@ -37,6 +39,7 @@ def find_job(client: SchedulerClient, wanted: str, *, ended: bool = False) -> sc
     except NotFoundError as missing:
         jobs = client.list_jobs()
         named = [job for job in jobs if job.spec.name == wanted]
+        named = named or [job for job in jobs if job.job_id == _JOB_PREFIX + wanted]
         matches = named or [job for job in jobs if job.job_id.startswith(wanted)]
         if tasks := [job.job_id for job in jobs if job.spec.array_id == wanted]:
             remedy = (
@@ -62,29 +65,43 @@ def find_jobs(
     phases: Collection[scheduling_pb2.JobPhase.ValueType],
     ended: bool = False,
 ) -> list[str]:
-    """Returns the ids of the jobs that a user means; an array stands for its tasks in some phases.
+    """Returns the ids of the jobs that a user means; an array, or a pattern of names, stands for those in some phases.
 
     Args:
         client: Client of the scheduler that is asked.
-        wanted: Jobs as `find_job` takes them, or ids of arrays.
-        phases: Of the tasks of arrays; jobs that are named are found in any phase.
+        wanted: Jobs as `find_job` takes them, ids of arrays, or patterns as of file names (`sweep-*`) for ids and
+            names; several in one word are parted by commas.
+        phases: Of the tasks of arrays and of what fits a pattern; jobs that are named are found in any phase.
         ended: As in `find_job`; of tasks those that were handed in again are left out.
 
     Raises:
         NotFoundError: No such job or array.
-        InputError: Several jobs could be meant, or no task of an array is in these phases.
+        InputError: Several jobs could be meant, or none of an array or pattern is in these phases.
     """
     found: dict[str, None] = {}
-    for name in wanted:
-        known = client.list_jobs() if name.startswith(ARRAY_PREFIX) else []
-        tasks = sorted((job for job in known if job.spec.array_id == name), key=lambda job: job.spec.array_index)
+    for name in (each for word in wanted for each in word.split(",") if each):
+        known = client.list_jobs() if name.startswith(ARRAY_PREFIX) or _is_pattern(name) else []
+        tasks = sorted((job for job in known if _stands_for(name, job)), key=lambda job: job.spec.array_index)
         repeated = {job.spec.retry_of for job in tasks} if ended else frozenset()
         fitting = [job.job_id for job in tasks if job.phase in phases and job.job_id not in repeated]
         if tasks and not fitting:
             names = " or ".join(scheduling_pb2.JobPhase.Name(one).removeprefix("JOB_PHASE_").lower() for one in phases)
-            raise InputError(f"no task of {name} is {names}", remedy="`cotenant ps -a` shows its tasks")
+            kind = "job like" if _is_pattern(name) else "task of"
+            raise InputError(f"no {kind} {name} is {names}", remedy="`cotenant ps -a` shows them")
+        if _is_pattern(name) and not tasks:
+            raise InputError(f"no job has an id or name like {name}", remedy="`cotenant ps -a` lists all jobs")
         found |= dict.fromkeys(fitting if tasks else [find_job(client, name, ended=ended).job_id])
     return list(found)
+
+
+def _is_pattern(name: str) -> bool:
+    return any(mark in name for mark in "*?[")
+
+
+def _stands_for(name: str, job: scheduling_pb2.Job) -> bool:
+    if not _is_pattern(name):
+        return job.spec.array_id == name
+    return fnmatchcase(job.job_id, name) or fnmatchcase(job.spec.name, name)
 
 
 def complete_job(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

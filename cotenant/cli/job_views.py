@@ -124,7 +124,8 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], told: dict[str, str
     ]
     if wide:
         cells += [quantities.format_duration(at_ms - job.submitted_at_ms), *_wide_cells(job)]
-    wants_note = phase in ("pending", "failed", "stopping") or (wide and phase == "running")
+    is_unasked = phase == "cancelled" and job.reason.code != "CANCELLED"  # its parent failed, for example
+    wants_note = is_unasked or phase in ("pending", "failed", "stopping") or (wide and phase == "running")
     reason = _reason_once(job, told) if phase == "pending" else coded_reason(job.reason)
     note = pause_text(job, at_ms) if phase == PAUSED else reason if wants_note else ""
     queued = queue_notes(job, at_ms)

@@ -12,6 +12,7 @@ import click
 from cotenant import __version__
 from cotenant.cli.exit_codes import EXIT_CODES_HELP, exit_code_of
 from cotenant.cli.session import tell_error
+from cotenant.cli.verb_habits import FLAGS, HABITS
 from cotenant.client_errors import CotenantError
 from cotenant.command_run import HELP, run_command
 from cotenant.nearest_name import did_you_mean
@@ -26,6 +27,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "describe": ("job_commands", "describe", "Show everything about one job."),
         "explain": ("explain_command", "explain", "Explain why a job runs where it does, or waits."),
         "logs": ("log_commands", "logs", "Print what a job printed."),
+        "wait": ("wait_command", "wait", "Wait until jobs have ended; exit 7 or 8 if one did not finish."),
         "cancel": ("job_commands", "cancel", "Stop jobs; repeating it is harmless."),
         "hold": ("queue_commands", "hold", "Let pending jobs wait until they are released."),
         "release": ("queue_commands", "release", "Let held jobs start."),
@@ -99,11 +101,24 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the verb; a misspelt one is answered with the nearest."""
+        """Finds the verb; one of another tool is answered with what does it here, a misspelt one with the nearest."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            near = did_you_mean(args[0], list(VERBS))
-            ctx.fail(f"No such command {args[0]!r}" + (f"; {near}" if near.startswith("did") else "."))
+            near, habit = did_you_mean(args[0], list(VERBS)), HABITS.get(args[0])
+            told = f"; here that is `{habit}`" if habit else f"; {near}" if near.startswith("did") else "."
+            ctx.fail(f"No such command {args[0]!r}{told}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Runs the verb; a flag of another tool is answered with the one that does it here."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            verb = error.ctx.command.name if error.ctx is not None else None
+            habit = FLAGS.get(verb or "", {}).get(error.option_name)
+            if habit is None:
+                raise
+            told = f"{error.message.rstrip('.')}; here that is {habit}"
+            raise click.NoSuchOption(error.option_name, told, ctx=error.ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the verbs by topic without loading their modules."""

@@ -25,7 +25,7 @@ def plan_array(flags: Mapping[str, Any], spec: scheduling_pb2.JobSpec, *, wait: 
         return None
     if wait:
         raise InputError(
-            "--wait waits for one job, not for an array", remedy="submit without it; `cotenant ps` shows it"
+            "--wait waits for one job, not for an array", remedy="submit without it, then `cotenant wait ARRAY`"
         )
     return make_tasks(array, Path(sweep) if sweep is not None else None, spec)
 

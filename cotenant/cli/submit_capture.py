@@ -23,6 +23,7 @@ _PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-q"})
 _LAUNCHERS = frozenset({"torchrun", "accelerate"})
 _SEVERAL_MACHINES = ("--nnodes", "--nnode", "--num_machines", "--num-machines", "--node-rank", "--node_rank")
 _PYTHON = re.compile(r"python[0-9.]*")
+_WITHOUT_GRAPH = "submit it without a graph"
 _FILLED_IN = re.compile(r"\{(?:sub_batch|accumulation_steps|checkpoint_dir|resume)\}")
 
 
@@ -156,4 +157,7 @@ def _accepted_anyway(capture: Callable[[], CapturedJob]) -> CapturedJob | None:
         tell(f"not captured: {error.message}; --capture runs two steps of it all the same", style="yellow")
     except (NotCapturedError, ProgramError) as error:
         tell(f"{error.message}; the job is accepted without a graph, and measured instead", style="yellow")
+        # Where that is no remedy the job is about to fail as its capture did.
+        if error.remedy and _WITHOUT_GRAPH not in error.remedy:
+            tell(f"  remedy: {error.remedy}", style="yellow")
     return None

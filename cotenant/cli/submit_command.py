@@ -14,6 +14,7 @@ from cotenant import system_clock
 from cotenant.capture.captured_job import CapturedJob
 from cotenant.cli.active_environment import foreign_python_note
 from cotenant.cli.array_tasks import ArrayTasks
+from cotenant.cli.batch_lines import background_note, batch_lines_note
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.graph_input import load_graph
 from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, describe_job
@@ -143,7 +144,7 @@ def submit(
         content = with_captured(content, captured)
     job_file = parse_job(content, folder=folder)
     spec = job_file.spec
-    _tell_python(spec)
+    _tell_command(spec)
     graph = captured.graph if captured else load_graph(job_file.graph) if job_file.graph else b""
     if graph:
         with naming_graph(job_file.graph) if job_file.graph else nullcontext():
@@ -281,8 +282,13 @@ def _upload(session: Session, graph: bytes) -> str:
     return answer.graph_sha256
 
 
-def _tell_python(spec: scheduling_pb2.JobSpec) -> None:
-    if note := foreign_python_note(spec.command, spec.environment):
+def _tell_command(spec: scheduling_pb2.JobSpec) -> None:
+    notes = (
+        foreign_python_note(spec.command, spec.environment),
+        batch_lines_note(spec.command, Path(spec.working_directory)),
+        background_note(spec.command),
+    )
+    for note in filter(None, notes):
         tell(f"warning: {note}", style="yellow")
 
 

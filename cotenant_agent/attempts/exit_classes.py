@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
+from cotenant.missing_variable import missing_variable
 from cotenant_agent.keeper.rank_ends import SILENT_RANKS
 from cotenant_agent.records import ExitFacts
 
@@ -93,6 +94,8 @@ def _what_was_wrong(facts: ExitFacts) -> str:
     """Return the command, module, input or argument that was missing, or the exception, as the log's end names it."""
     if _NO_INPUT.search(facts.log_tail):
         return ": it asked for input, and a job has no standard input; give it as arguments or in a file"
+    if name := missing_variable(facts.log_tail):
+        return f": {name} is not set; of your shell's variables a job has those of --env only: --env {name}=VALUE"
     kinds: tuple[re.Pattern[str], ...] = (_MISSING_MODULE, _EXCEPTION)
     if facts.return_code in _MEANINGS:
         kinds = (_CANNOT_START, _MISSING_COMMAND)

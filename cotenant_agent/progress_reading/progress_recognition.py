@@ -86,7 +86,7 @@ _LOSSES = f"{_COUNT_AND_LOSS}|{_EPOCH_AND_LOSS}"
 # A bar that a script draws itself, before the count: nothing says its unit but what stands behind. tqdm's are above.
 _NO_STEPS = r"[0-9]| ?(?:[kmgt]?i?b|bytes|files?)\b| \[[0-9:?]{1,12}<"
 _DRAWN = (
-    rf"[\[|][=#█>░▒▓. -]{{5,200}}[\]|] {{0,2}}(?:[0-9.]{{1,6}} ?% ?[(|]? ?)?"
+    rf"[\[|][=#█>░▒▓. -]{{5,200}}[\]|] {{0,2}}(?:[0-9.]{{1,6}} ?% ?[(|\[]? ?)?"
     rf"(?={LOOSE}/ {{0,4}}[0-9]{{1,15}}(?!{_NO_STEPS}))"
 )
 # Rich draws its bars so while they move, if it takes the log for a terminal.
@@ -110,8 +110,11 @@ _NO_LOOP = (
     rf"{_NO_STEPS}|/|[.:,][0-9]| ?(?:%|[mun]?s|secs?|seconds?|mins?|minutes?|h|hours?|samples?|images?|epochs?)\b"
 )
 _EPOCH_BEFORE = r"(?<![^\W\d_])epoch:? {0,2}[\[(]?[0-9]{1,9}(?:/[0-9]{1,9})?[\])]?[:,]?(?= )"
+# A bar without brackets, a column's edge, or what is only a blank behind another number: `E1 ### 12/50`, `┃ 1 ┃ 12/50`.
+_APART = r"(?<=[ \t|┃│║>)\]#=█▉▊▋▌▍▎▏▓▒░])[(\[]? {0,4}"
 _LOOP = re.compile(
-    rf"(?i)(?:^|(?<=[^\W\d_])|{_EPOCH_BEFORE}) {{0,3}}(?:[:=#|(\[]| - )? {{0,8}}(?P<{STEP_GROUP}>{INTEGER})"
+    rf"(?i)(?:(?:^|(?<=[^\W\d_])|{_EPOCH_BEFORE}) {{0,3}}(?:[:=#|(\[]| - )? {{0,8}}|{_APART})"
+    rf"(?P<{STEP_GROUP}>{INTEGER})"
     rf"(?= ?/ {{0,8}}{INTEGER}(?!{_NO_LOOP}))"
 )
 _DIGITS = re.compile("[0-9]")

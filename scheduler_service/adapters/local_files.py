@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from cotenant.program_lookup import NotRunnableError, check_program, find_program, script_of
+from cotenant.program_lookup import NOTEBOOK, NotRunnableError, as_script, check_program, find_program, script_of
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.agents.launch_rules import LaunchRules, Obstacle
 
@@ -31,7 +31,9 @@ def file_obstacles(rules: LaunchRules, spec: scheduling_pb2.JobSpec) -> Iterator
         yield Obstacle(f"cannot start {_shown(spec.command[0])}: {error.message}", "correct the command behind --")
         return
     script = script_of(spec.command)
-    if directory and script and not _exists(Path(directory, script)):
+    if script.endswith(NOTEBOOK):
+        yield Obstacle(f"runs no notebook as {_shown(script)}", as_script(script))
+    elif directory and script and not _exists(Path(directory, script)):
         found = f"has no file {_shown(script)} in {_shown(directory)}"
         yield Obstacle(found, "correct the command behind --, or name the script's folder with --workdir")
 

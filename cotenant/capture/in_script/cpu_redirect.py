@@ -7,8 +7,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-QUIET_CUDA_CALLS = ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats", "ipc_collect", "init")
-ZERO_CUDA_CALLS = ("current_device", "memory_allocated", "max_memory_allocated", "memory_reserved")
+from .absent_gpu import replace_calls
+
+QUIET_CUDA_CALLS = (
+    "set_device", "synchronize", "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated",
+    "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "ipc_collect", "init",
+)  # fmt: skip
+ZERO_CUDA_CALLS = ("current_device", "memory_allocated", "max_memory_allocated", "memory_reserved", "utilization")
 
 _DEVICE_PLACES = {"to": 1, "_parse_to": 0}
 """Of the device among the arguments of what moves tensors, and of what modules take their arguments apart with."""
@@ -109,7 +114,7 @@ def _quieten_cuda(torch: Any, requested: Requested) -> None:
         setattr(torch.cuda, name, lambda *args, **kwargs: None)
     for name in ZERO_CUDA_CALLS:
         setattr(torch.cuda, name, lambda *args, **kwargs: 0)
-    torch.cuda.get_device_name = lambda *args, **kwargs: "cpu"
+    replace_calls(torch, lambda: setattr(requested, "cuda_asked", True))
     # `torch.device("cuda", 0)` and "cuda" as a default are taken apart before any function sees them.
     set_default = torch.set_default_device
     torch.set_default_device = lambda device: None if str(_by_name(device)).startswith("cuda") else set_default(device)

@@ -17,7 +17,7 @@ from typing import Any
 
 from .result_file import write_result
 from .step_export import export_step
-from .step_window import Call, Step, awaited, find_window, is_in_transform, unwrapped
+from .step_window import Call, Step, awaited, find_window, freeze_what_only_answers, is_in_transform, unwrapped
 
 STEPPED_FILE = "stepped"
 STEPS_MAX = 64
@@ -223,6 +223,7 @@ class Recorder:
             each.requires_grad_(True)  # in the turn of another optimizer they may be laid off
         try:
             window = find_window(self.calls, self.steps, list(self.optimizers), is_whole=is_whole)
+            freeze_what_only_answers(window)
             result = export_step(self, window)
         except Exception as error:
             trace = traceback.format_exc(limit=-3)

@@ -48,6 +48,7 @@ class Call:
         samples: Largest first dimension of an input; 0 = no input has any.
         question: Which numbers its inputs show.
         weights_version: Changes whenever a weight does.
+        goes_back: Whether a gradient came to its output, as far as that can be seen: none comes to a validation's.
     """
 
     def __init__(self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int) -> None:
@@ -66,10 +67,19 @@ class Call:
         dense = [] if self.is_transformed else [each for each in given if each.layout is torch.strided]
         self.question = tuple(map(tensor_key, dense))
         self.weights_version = sum(int(each._version) for each in self.parameters)
+        self.goes_back = True
 
     def note_output(self, torch: Any, output: Any) -> None:
-        """Keeps the tensors of the output."""
-        self.outputs = [each.detach() for each in outputs_of(torch, output)]
+        """Keeps the tensors of the output, and waits for a gradient of one."""
+        outputs = outputs_of(torch, output)
+        self.outputs = [each.detach() for each in outputs]
+        for each in [] if self.is_transformed else outputs:
+            if each.requires_grad:
+                self.goes_back = False
+                each.register_hook(self._note_gradient)
+
+    def _note_gradient(self, gradient: Any) -> None:
+        self.goes_back = True
 
 
 def is_in_transform(torch: Any) -> bool:
@@ -199,7 +209,7 @@ def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, 
             break
     first, last = steps[begin], _last_of_period(steps, begin, stepping)
     groups, closures = _without_repeated_closures(_groups(calls[first.calls : last.calls]))
-    if len(stepping) == 1:
+    if _train_the_same(steps):
         groups, looks = _without_second_looks(groups)
         closures = max(closures, looks)
     period = _period([[id(call.module) for call in group if call.has_parameters] for group in groups])
@@ -213,6 +223,20 @@ def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, 
     return window
 
 
+def freeze_what_only_answers(window: Window) -> None:
+    """Marks weights as not learning to whose network no gradient came, and which no optimizer trains: a teacher's.
+
+    Many scripts call a teacher without `no_grad` and detach its answer.
+    """
+    if window.accumulation is None:
+        return
+    trained = {id(each) for optimizer in window.optimizers for each in _parameters_of(optimizer)}
+    for call in window.calls:
+        for each in [] if call.goes_back else call.parameters:
+            if id(each) not in trained:
+                each.requires_grad_(False)
+
+
 def awaited(optimizers: Any, steps: list[Step]) -> list[Any]:
     """Returns the optimizers of which steps are to be seen: not one around another, which alone steps, as in SAM.
 
@@ -224,6 +248,12 @@ def awaited(optimizers: Any, steps: list[Step]) -> list[Any]:
     trained = {id(each) for optimizer in stepping.values() for each in _parameters_of(optimizer)}
     own = [{id(each) for each in _parameters_of(optimizer)} for optimizer in optimizers]
     return [each for each, names in zip(optimizers, own) if id(each) in stepping or not names <= trained]  # noqa: B905
+
+
+def _train_the_same(steps: list[Step]) -> bool:
+    """Whether all that step train the same: one optimizer, or one that steps within the step of another, as in SAM."""
+    stepping = {id(step.optimizer): step.optimizer for step in steps}.values()
+    return len(stepping) == 1 or len({frozenset(map(id, _parameters_of(each))) for each in stepping}) == 1
 
 
 def _parameters_of(optimizer: Any) -> list[Any]:
@@ -245,7 +275,14 @@ def _groups(calls: list[Call]) -> list[list[Call]]:
     groups: dict[int, list[Call]] = {}
     for call in calls:
         groups.setdefault(call.group, []).append(call)
-    return [group for group in groups.values() if any(call.has_parameters for call in group)]
+    learning = map(_without_validation, groups.values())
+    return [group for group in learning if any(call.has_parameters for call in group)]
+
+
+def _without_validation(group: list[Call]) -> list[Call]:
+    """Leaves out what a network that learns only answered, since many scripts validate without `no_grad`."""
+    learned = {id(call.module) for call in group if call.goes_back}
+    return [call for call in group if call.goes_back or id(call.module) not in learned]
 
 
 def _largest(groups: list[list[Call]], earlier: list[list[Call]]) -> tuple[list[list[Call]], bool]:

@@ -82,6 +82,19 @@ def test_a_signal_is_named() -> None:
             "lr? Traceback\nEOFError: EOF when reading a line\n",
             "exit code 1: it asked for input, and a job has no standard input; give it as arguments or in a file",
         ),
+        *(
+            (
+                1,
+                f"{TRACEBACK}  File {place}, in __getitem__\n{raised}KeyError: 'DATA_ROOT'\n",
+                "exit code 1: DATA_ROOT is not set; of your shell's variables a job has those of --env only: "
+                "--env DATA_ROOT=VALUE",
+            )
+            for place, raised in (
+                ('"<frozen os>", line 679', ""),
+                ('"/usr/lib/python3.9/os.py", line 679', "    raise KeyError(key) from None\n"),
+            )
+        ),
+        (1, f"{TRACEBACK}KeyError: 'DATA_ROOT'\n", "exit code 1: KeyError: 'DATA_ROOT'"),  # of a dictionary
         (1, "ModuleNotFoundError: No module named 'tqdm'\nstopping\n", "exit code 1"),
         (
             1,

@@ -19,6 +19,17 @@ LOOPS = [
     "Epoche 3/50 Durchlauf {0}/400",
     "\x1b[Ktour {0}/400",
     "training {0}/400, 3% done",
+    # Behind another number: that of the epoch, a measurement, a bar without brackets, a table's edge.
+    "E1 ####       {0}/400 l=0.53",
+    "┃   1 ┃ {0:3d}/400 ┃  0.53 ┃",
+    "| 1 | {0}/400 | 0.53 |",
+    "#2 {0}/400 l=0.53",
+    "[1/2] {0}/400 l=0.53",
+    "1/2 - {0}/400 - 12 ms",
+    "\x1b[2KE1 ({0}/400) l=0.5",
+    "loss 0.3 acc 0.5 {0}/400",
+    "1 >> {0}/400 l 0.3",
+    "⠋ {0}/400 l 0.3",
 ]
 AMBIGUOUS = [
     "epoch {0}/400",
@@ -45,6 +56,15 @@ AMBIGUOUS = [
     "lr 1e-{0}/400",
     "pull 40%|####   | {0}/400 [00:01<00:02, 3.5file/s]",
     "loss 1/3 at {0}",
+    "fold 2 epoch {0}/400",
+    "2 downloading 3 {0}/400",
+    "E1 #### {0}/400 files",
+    "1 | {0}/400 MB",
+    "val loss 0.3 file {0}/400",
+    "at 12:{0}/400",
+    "node1.{0}/400",
+    "3.{0}/400",
+    "3-{0}/400",
 ]
 
 
@@ -93,6 +113,12 @@ def test_a_loop_that_begins_again_with_every_epoch_adds_up(tmp_path: Path) -> No
     epochs = "".join(f"epoch {epoch}\n{written_over('sweep {0}/40', *range(1, 41))}" for epoch in (1, 2, 3))
     assert steps_of(tmp_path, epochs) == 120
     assert steps_of(tmp_path, epochs, steps_total=120) == 120
+
+
+def test_a_bar_with_its_count_in_brackets_behind_the_percentage_counts(tmp_path: Path) -> None:
+    """As fastai's fastprogress draws it."""
+    form = " |██----| {0:.2f}% [{0}/40 00:01<00:05 0.53]"
+    assert steps_of(tmp_path, written_over(form, *range(41)) * 2) == 80
 
 
 def test_a_word_that_is_known_goes_before_one_that_is_not(tmp_path: Path) -> None:

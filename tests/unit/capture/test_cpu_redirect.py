@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -45,12 +46,60 @@ def test_a_gpu_that_is_named_in_any_way_becomes_the_cpu(way: str) -> None:
     assert requested.cuda_named
 
 
-def test_the_default_device_may_be_a_gpu_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+CUDA: Any = torch.cuda
+REPLACED = (
+    "Event", "Stream", "ExternalStream", "stream", "device", "device_of", "current_stream", "default_stream",
+    "get_device_name", "get_device_properties", "get_device_capability", "mem_get_info", "memory_summary",
+)  # fmt: skip
+OF_NVTX = ("range_push", "range_pop", "range_start", "range_end", "mark")
+
+
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> Requested:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for name in (*QUIET_CUDA_CALLS, *ZERO_CUDA_CALLS, "get_device_name"):
-        monkeypatch.setattr(torch.cuda, name, getattr(torch.cuda, name))
+    for owner, names in ((torch.cuda, (*QUIET_CUDA_CALLS, *ZERO_CUDA_CALLS, *REPLACED)), (torch.cuda.nvtx, OF_NVTX)):
+        for name in names:
+            monkeypatch.setattr(owner, name, getattr(owner, name))
     monkeypatch.setattr(torch, "set_default_device", torch.set_default_device)
-    _quieten_cuda(torch, Requested())
+    monkeypatch.setattr(torch.Tensor, "record_stream", torch.Tensor.record_stream)
+    requested = Requested()
+    _quieten_cuda(torch, requested)
+    return requested
+
+
+def prefetched(batches: list[Tensor]) -> list[Tensor]:
+    """Copies on a stream of its own, as the prefetcher of many scripts does."""
+    stream, found = CUDA.Stream(), []
+    for batch in batches:
+        with CUDA.stream(stream):
+            moved = batch.to("cuda", non_blocking=True)
+        CUDA.current_stream().wait_stream(stream)
+        moved.record_stream(CUDA.current_stream())
+        found.append(moved)
+    return found
+
+
+def test_streams_events_and_marks_of_a_gpu_do_nothing_where_there_is_none(without_gpu: Requested) -> None:
+    with _device_mode(torch, without_gpu), CUDA.device(0):
+        begin, end = CUDA.Event(enable_timing=True), CUDA.Event(enable_timing=True)
+        begin.record()
+        CUDA.nvtx.range_push("step")
+        assert [each.device.type for each in prefetched([torch.ones(2)])] == ["cpu"]
+        CUDA.nvtx.range_pop()
+        end.record(CUDA.current_stream())
+        assert 2 / begin.elapsed_time(end) > 0
+    assert not without_gpu.cuda_asked
+
+
+def test_a_script_that_asks_a_gpu_for_its_facts_gets_some_and_is_noted(without_gpu: Requested) -> None:
+    free_bytes, total_bytes = CUDA.mem_get_info(0)
+    properties = CUDA.get_device_properties(torch.device("cuda:0"))
+    assert 0 < free_bytes <= total_bytes == properties.total_memory
+    assert (properties.major, properties.minor) == CUDA.get_device_capability()
+    assert without_gpu.cuda_asked
+
+
+def test_the_default_device_may_be_a_gpu_by_its_number(without_gpu: Requested) -> None:
     for device in (0, "cuda", torch.device("cuda:1")):
         torch.set_default_device(device)
         assert torch.zeros(2).device.type == "cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from cotenant.capture.captured_files import target_files
 from cotenant.capture.reasons import why_not
-from cotenant.capture.script_run import ScriptOutcome, ScriptPlan
+from cotenant.capture.script_run import NO_PROGRAM_STATUS, ScriptOutcome, ScriptPlan
 from cotenant.client_errors import InputError
 from tests.support.cases import for_each
 
@@ -104,6 +105,10 @@ def outcome(**facts: Any) -> ScriptOutcome:
             "python has no module named x",
         ),
         (
+            {"status": 1, "log": "  File \"<frozen os>\", line 679, in __getitem__\nKeyError: 'DATA_ROOT'\n"},
+            "the variable DATA_ROOT is not set",
+        ),
+        (
             {"status": 1, "log": "Go on? Traceback\nEOFError: EOF when reading a line\n"},
             "asks for input, and a job has none",
         ),
@@ -163,3 +168,28 @@ def test_of_a_long_log_the_end_is_shown_from_the_beginning_of_a_line() -> None:
     assert log.startswith("line ")
     assert log.endswith("line 1999\n")
     assert 3_900 < len(log) <= 4_000
+
+
+def test_a_notebook_is_told_from_a_script() -> None:
+    plan = dataclasses.replace(PLAN, command=["python", "-u", "my work.ipynb"])
+    error = why_not(plan, outcome(status=1, log="NameError: name 'null' is not defined\n"))
+    assert error.message.endswith("my work.ipynb is a notebook, and no script")
+    assert error.remedy == "make a script of it: jupyter nbconvert --to script 'my work.ipynb'"
+
+
+def test_what_was_meant_for_a_shell_says_so() -> None:
+    plan = dataclasses.replace(PLAN, command=["DATA=/data", "python", "x.py"])
+    error = why_not(plan, outcome(status=NO_PROGRAM_STATUS, log="cannot start DATA=/data: No such file or directory\n"))
+    assert "it is a variable" in error.remedy
+
+
+def test_a_file_that_lies_where_the_script_does_is_said_to(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "conf.json").touch()
+    plan = dataclasses.replace(PLAN, command=["python", "src/train.py"], directory=tmp_path)
+    log = "FileNotFoundError: [Errno 2] No such file or directory: '{}'\n"
+    error = why_not(plan, outcome(status=1, log=log.format("../conf.json")))
+    assert error.remedy == f"cd {tmp_path / 'src'}; submit: --workdir {tmp_path / 'src'}"
+    assert f"is not there from {tmp_path}, but is from {tmp_path / 'src'}" in error.message
+    for missed in ("../absent.json", "/absent.json"):
+        assert "--workdir" not in why_not(plan, outcome(status=1, log=log.format(missed))).remedy

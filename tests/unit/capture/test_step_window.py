@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
-from cotenant.capture.in_script.step_window import Call, Step, Window, find_window, unwrapped
+import torch
+
+from cotenant.capture.in_script.step_window import (
+    Call,
+    Step,
+    Window,
+    find_window,
+    freeze_what_only_answers,
+    unwrapped,
+)
 from tests.support.cases import for_each
+
+
+class FakeOptimizer(str):
+    """Named as a string, with weights of its own."""
+
+    __slots__ = ()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [{"params": [self]}]
 
 
 @dataclass
@@ -19,6 +39,7 @@ class FakeCall:
     samples: int = 0
     question: tuple[int, ...] = ()
     weights_version: int = 0
+    goes_back: bool = True
     outputs: list[Any] = field(default_factory=list)
 
 
@@ -29,7 +50,7 @@ def played(events: str, samples: Sequence[int] = ()) -> Window:
     """
     calls: list[FakeCall] = []
     steps: list[Step] = []
-    optimizers = {"1": "first", "2": "second"}
+    optimizers = {"1": FakeOptimizer("first"), "2": FakeOptimizer("second")}
     passes, inside = 0, 0
     for event in events:
         if event.isalpha() or event == ".":
@@ -91,6 +112,55 @@ def test_a_second_look_at_the_same_samples_with_other_weights_is_no_accumulation
     assert (window.accumulation, window.closures) == (accumulation, closures)
 
 
+def test_an_optimizer_inside_of_another_one_of_the_same_weights_makes_no_second_micro_batch() -> None:
+    """As in SAM's step with a closure: the base steps within the step, which looks at the samples a second time."""
+    outer, inner, other = (SimpleNamespace(param_groups=[{"params": [name]}]) for name in ("w", "w", "v"))
+    calls = [FakeCall("N", 0)]
+    for number in (1, 2):
+        calls += [FakeCall("N", 2 * number, question=(number,), weights_version=2 * number)]
+        again = FakeCall("N", 2 * number + 1, number, question=(number,), weights_version=2 * number + 1)
+        calls += [again]
+    for base, found in ((inner, (1, 2)), (other, (2, 1))):
+        steps = [Step(each, count, float(count), 0.0) for count in (1, 3, 5) for each in (base, outer)]
+        window = find_window(cast("list[Call]", calls), steps, [outer, base], is_whole=True)
+        assert (window.accumulation, window.closures) == found
+
+
+def test_a_validation_with_gradients_that_nothing_asks_for_is_no_part_of_the_batch() -> None:
+    network, calls, steps = torch.nn.Linear(3, 2), list[Call](), list[Step]()
+    for number in (1, 2, 3):
+        for samples in (400, 100):
+            batch = torch.randn(samples, 3)
+            call = Call(torch, network, ((batch,), {}), group=number - (samples > 100), inside_step=0)
+            answer = network(batch)
+            call.note_output(torch, (answer,))
+            calls.append(call)
+            if samples > 100:
+                answer.sum().backward()
+                steps.append(Step("first", len(calls), float(number), 0.0))
+    window = find_window(calls, steps, ["first"], is_whole=True)
+    assert ([call.samples for call in window.calls], window.accumulation) == ([400], 1)
+
+
+@for_each(("is_whole", "learns"), [(True, [False, True, True]), (False, [True, True, True])])
+def test_weights_of_a_teacher_whose_answer_is_detached_do_not_learn(is_whole: bool, learns: list[bool]) -> None:
+    teacher, student, head = (torch.nn.Linear(3, 3) for _ in range(3))
+    optimizer = torch.optim.SGD(student.parameters())  # a head that it was never given has gradients all the same
+    calls, steps, batch = list[Call](), list[Step](), torch.randn(8, 3)
+    for number in (0, 1, 2):
+        outputs = [batch, teacher(batch), student(batch)]
+        outputs.append(head(outputs[2]))
+        for network, given, answer in zip(
+            (teacher, student, head), (batch, batch, outputs[2]), outputs[1:], strict=True
+        ):
+            calls.append(Call(torch, network, ((given,), {}), group=number, inside_step=0))
+            calls[-1].note_output(torch, (answer,))
+        (outputs[3] - outputs[1].detach()).square().mean().backward()
+        steps.append(Step(optimizer, len(calls), float(number), 0.0))
+    freeze_what_only_answers(find_window(calls, steps, [optimizer], is_whole=is_whole))
+    assert [each.weight.requires_grad for each in (teacher, student, head)] == learns
+
+
 def test_an_optimizer_that_never_steps_makes_no_step_of_all_that_the_others_did() -> None:
     calls = [FakeCall("N", number) for number in range(64)]
     steps = [Step("first", number + 1, float(number), 0.0) for number in range(64)]
@@ -100,7 +170,7 @@ def test_an_optimizer_that_never_steps_makes_no_step_of_all_that_the_others_did(
 
 
 def test_an_optimizer_whose_first_step_is_the_last_one_leaves_no_step() -> None:
-    steps = [Step("first", 1, 0.0, 0.0), Step("second", 2, 1.0, 0.0)]
+    steps = [Step(FakeOptimizer("first"), 1, 0.0, 0.0), Step(FakeOptimizer("second"), 2, 1.0, 0.0)]
     calls = [FakeCall("N", 0), FakeCall("N", 1)]
     assert find_window(cast("list[Call]", calls), steps, ["first", "second"], is_whole=True).calls == []
 

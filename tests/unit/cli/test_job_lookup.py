@@ -53,3 +53,24 @@ def test_an_array_is_no_job_and_its_tasks_are_named(cotenant: CommandLine, sched
     assert "array-7 is an array of 2 jobs" in outcome.err
     for job_id in ("job-000007", "job-000008"):
         assert job_id in outcome.err
+
+
+def test_the_number_of_a_job_names_it_alone(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    add(scheduler, "job-57", scheduling_pb2.JOB_PHASE_PENDING)
+    add(scheduler, "job-571", scheduling_pb2.JOB_PHASE_PENDING)
+    assert cotenant("cancel", "57").out == "job-57  resnet  cancelled\n"
+    assert cotenant("describe", "5").code == 3
+
+
+def test_jobs_are_cancelled_by_a_pattern_of_their_names_or_ids(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    phases = (scheduling_pb2.JOB_PHASE_FINISHED, scheduling_pb2.JOB_PHASE_PENDING, scheduling_pb2.JOB_PHASE_RUNNING)
+    for number, phase in enumerate(phases, start=20):
+        add(scheduler, f"job-{number}", phase)
+        scheduler.jobs[f"job-{number}"].spec.name = f"sweep-{number}"
+    assert cotenant("cancel", "sweep-*").out == "job-21  sweep-21  cancelled\njob-22  sweep-22  cancelled\n"
+    add(scheduler, "job-23", scheduling_pb2.JOB_PHASE_PENDING)
+    add(scheduler, "job-24", scheduling_pb2.JOB_PHASE_PENDING)
+    assert cotenant("cancel", "job-2[3],job-24").out == "job-23  resnet  cancelled\njob-24  resnet  cancelled\n"
+    for wanted in ("nothing-*", "sweep-20*"):
+        outcome = cotenant("cancel", wanted)
+        assert (outcome.code, "remedy: `cotenant ps -a`" in outcome.err) == (2, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from cotenant.cli.job_commands import SHOWN_BY_DEFAULT
 from cotenant.v1 import scheduling_pb2
 from tests.support.cli_cluster import NOW_MS, CommandLine
@@ -50,6 +52,16 @@ def test_a_job_that_has_ended_is_explained_by_its_end_and_not_by_a_later_decisio
     scheduler.explanations["job-000003"].job.CopyFrom(job)
     lines = cotenant("explain", "job-000003").out.splitlines()
     assert [line for line in lines if line.startswith(("ended", "decided"))] == ["ended    2026-09-21T14:13:15Z"]
+
+
+def test_a_job_that_was_cancelled_by_nobody_says_why(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    for code, message in (("PARENT_FAILED", "The job was to start after job-1."), ("CANCELLED", "It was cancelled.")):
+        job = copy.deepcopy(scheduler.jobs["job-000003"])
+        job.job_id, job.phase = f"job-{code}", scheduling_pb2.JOB_PHASE_CANCELLED
+        job.reason.CopyFrom(scheduling_pb2.Reason(code=code, message=message))
+        scheduler.jobs[job.job_id] = job
+    shown = cotenant("ps").out
+    assert ("PARENT_FAILED: The job was to start after job-1." in shown, "It was cancelled" in shown) == (True, False)
 
 
 def test_jobs_that_wait_for_the_same_reason_tell_it_once(cotenant: CommandLine, scheduler: FakeScheduler) -> None:

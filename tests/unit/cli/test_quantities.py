@@ -13,7 +13,17 @@ from cotenant.quantities import format_named, parse_duration_ms
 
 
 @pytest.mark.parametrize(
-    ("text", "duration_ms"), [("1ms", 1), ("500MS", 500), ("5m", 300_000), ("1m5ms", 60_005), ("2s250ms", 2_250)]
+    ("text", "duration_ms"),
+    [
+        ("1ms", 1),
+        ("500MS", 500),
+        ("5m", 300_000),
+        ("1m5ms", 60_005),
+        ("2s250ms", 2_250),
+        ("00:30:00", 1_800_000),
+        ("1-12:00:01", 129_601_000),
+        ("100:00:00", 360_000_000),
+    ],
 )
 def test_milliseconds_are_a_duration(text: str, duration_ms: int) -> None:
     assert parse_duration_ms(text) == duration_ms

@@ -120,7 +120,8 @@ def test_batches_of_a_step_that_are_stated_win_over_those_that_were_captured(sub
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (NotCapturedError("61 % of the parameters"), "measured instead"),
+        (NotCapturedError("61 % of the parameters"), "measured instead\n"),
+        (NotCapturedError("the variable A is not set", remedy="submit: --env A=1"), "\n  remedy: submit: --env A=1\n"),
         (OverlayRefusedError("no name spaces"), "--capture"),
     ],
 )
@@ -131,6 +132,7 @@ def test_a_job_that_cannot_be_captured_is_accepted_without_a_graph(
     outcome = submission.submit("--steps", "5", "--", "python", "train.py")
     assert outcome.code == 0
     assert told in outcome.err
+    assert "or submit it without a graph" not in outcome.err
     assert submission.spec().graph_sha256 == ""
 
 

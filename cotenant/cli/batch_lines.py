@@ -1,0 +1,60 @@
+"""What a command that is submitted does in vain: lines for another scheduler, and a program left in the background."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from cotenant.cli.verb_habits import FLAGS
+from cotenant.counted_nouns import agreed
+from cotenant.program_lookup import script_of
+
+_READ_BYTES = 1 << 16
+_LINE = re.compile(r"^#(SBATCH|PBS|BSUB)[ \t]+(.*)$", re.MULTILINE)
+_FLAG = re.compile(r"(?<!\S)(--[a-z][a-z-]*|-[A-Za-z])")
+_OWN = ("--array", "--gpus")
+
+
+def batch_lines_note(command: Sequence[str], directory: Path) -> str:
+    """Returns what a user must know whose script asks another scheduler for something; empty = it does not.
+
+    Args:
+        command: Of the job.
+        directory: Where it runs.
+    """
+    script = script_of(command) or (command[0] if command else "")
+    found = _LINE.findall(_head(directory / script)) if script else []
+    if not found:
+        return ""
+    flags = FLAGS["submit"]
+    stated = [flag for _, line in found for flag in _FLAG.findall(line)]
+    here = dict.fromkeys(flag if flag in _OWN else flags[flag] for flag in stated if flag in flags or flag in _OWN)
+    as_flags = f"; say the same with {', '.join(here)}" if here else ""
+    return (
+        agreed(f"{script} has {len(found)} line(s)")
+        + f" for another scheduler (#{found[0][0]}), not read here{as_flags}"
+    )
+
+
+def background_note(command: Sequence[str]) -> str:
+    """Returns what a user must know whose shell leaves its program in the background; empty = it does not.
+
+    Args:
+        command: Of the job.
+    """
+    is_shell = len(command) > 2 and command[-2].startswith("-") and command[-2].endswith("c")
+    text = command[-1].rstrip() if is_shell else ""
+    if not text.endswith("&") or text.endswith("&&"):
+        return ""
+    return "the job ends with its shell, and what that leaves in the background ends with it: leave the last & out"
+
+
+def _head(file: Path) -> str:
+    try:
+        if not file.is_file():
+            return ""
+        with file.open("rb") as opened:
+            return opened.read(_READ_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""

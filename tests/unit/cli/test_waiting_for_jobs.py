@@ -1,0 +1,52 @@
+"""`cotenant wait` lets a script go on when jobs have ended, and says by its exit status how."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+from cotenant.cli.exit_codes import ExitCode
+from cotenant.v1 import scheduling_pb2
+from tests.support.cases import for_each
+from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import FakeScheduler
+
+FINISHED, FAILED, CANCELLED = (
+    scheduling_pb2.JOB_PHASE_FINISHED,
+    scheduling_pb2.JOB_PHASE_FAILED,
+    scheduling_pb2.JOB_PHASE_CANCELLED,
+)
+
+
+def changed(scheduler: FakeScheduler, job_id: str, phase: scheduling_pb2.JobPhase.ValueType) -> scheduling_pb2.Job:
+    job = copy.deepcopy(scheduler.jobs["job-000003"])
+    job.job_id, job.phase = job_id, phase
+    job.spec.name, job.spec.array_id = "sweep", "array-7"
+    job.reason.Clear()
+    return job
+
+
+@for_each(
+    ("phases", "code"),
+    [
+        ((FINISHED, FINISHED), ExitCode.OK),
+        ((FINISHED, CANCELLED), ExitCode.JOB_CANCELLED),
+        ((CANCELLED, FAILED), ExitCode.JOB_FAILED),
+    ],
+)
+def test_it_ends_with_the_last_of_an_array_and_tells_the_worst_end(
+    cotenant: CommandLine, scheduler: FakeScheduler, phases: tuple[scheduling_pb2.JobPhase.ValueType, ...], code: int
+) -> None:
+    ids = ("job-000007", "job-000008")
+    for job_id in ids:
+        scheduler.jobs[job_id] = changed(scheduler, job_id, scheduling_pb2.JOB_PHASE_RUNNING)
+    scheduler.changes = [changed(scheduler, *each) for each in zip(ids, phases, strict=True)]
+    outcome = cotenant("wait", "array-7")
+    assert outcome.code == code
+    assert [line.split()[0] for line in outcome.out.splitlines()] == list(ids)
+    told = json.loads(cotenant("wait", "array-7", "-o", "json").out)
+    assert [job["job_id"] for job in told["jobs"]] == list(ids)
+
+
+def test_a_job_that_is_not_there_is_not_waited_for(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    assert cotenant("wait", "job-999").code == ExitCode.NOT_FOUND
