@@ -213,6 +213,11 @@ class _Places:
         waiting = self._queue.jobs_before(order) if self._queue is not None else bisect_left(self._waiting, order)
         return float(waiting + self._running_before(order))
 
+    def of_victim(self, job_id: str) -> float | None:
+        """Return the place of a running job; None = it makes no room yet."""
+        is_protected = self._policy.is_protected(self._view, self._view.index.reported[job_id])
+        return None if is_protected else self.of(self._view.running[job_id])
+
     def _running_before(self, order: tuple[int, int, str]) -> int:
         measures, positions = self._alone
         measure = _measure_of(order)
@@ -300,7 +305,8 @@ class _MoreServedMakeRoom:
     @cached_property
     def _preemption(self) -> PreemptionPlanner:
         late = self._late if self._in_columns else None
-        return PreemptionPlanner(self._ledger, rank_of=self._rank, long_running=late)
+        # Not a method of this object, which would be in a ring with it: rounds would be kept until a collection.
+        return PreemptionPlanner(self._ledger, rank_of=self._places.of_victim, long_running=late)
 
     @cached_property
     def _late(self) -> LongRunning:
@@ -310,10 +316,6 @@ class _MoreServedMakeRoom:
         times = self._view.index.service_times
         is_protected = self._view.now_ms - times.started_at_ms < _earned_ms(self._policy, times)
         return LongRunning(self._ledger, np.where(is_protected, -inf, self._places.measures))
-
-    def _rank(self, job_id: str) -> float | None:
-        is_protected = self._policy.is_protected(self._view, self._view.index.reported[job_id])
-        return None if is_protected else self._places.of(self._view.running[job_id])
 
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """See `RoomMaker.make_room`."""
