@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from math import inf
@@ -19,15 +19,21 @@ from scheduler_service.core.cluster_view.remaining_time_queue import RemainingTi
 from scheduler_service.core.cluster_view.remaining_times import (
     KeptRemainingTimes,
     RemainingTimes,
+    ServiceLine,
     ServiceTimes,
     build_remaining_times,
+    service_line,
 )
 from scheduler_service.core.cluster_view.service_measures import KeptServiceMeasures, ServiceRules
 from scheduler_service.core.cluster_view.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.state import ClusterState
 
 UNUSED_CLASSES_MAX = 10_000
 """Classes beyond the number of GPUs after which everything is built anew, since classes are never forgotten."""
+IDS_PER_JOB_MAX = 2
+UNUSED_LINES_MAX = 1_000
+"""With that many for every running job what is kept of jobs that have left before it is forgotten."""
 
 
 class FreshIndex:
@@ -255,13 +261,14 @@ class KeptIndex:
     def service_times(self) -> ServiceTimes:
         """What the one job on each GPU has had, brought up to date."""
         if self._services is None:  # a view is read until the state changes, and a round asks several times
-            self._services = self._times.read(self._present, self.counted_arrays).services_at(self._present.now_ms)
+            times = self._times.read_services(self._present, self.counted_arrays)
+            self._services = times.services_at(self._present.now_ms)
         return self._services
 
     def service_measures(self, rules: ServiceRules) -> KeptServiceMeasures | None:
         """Return where the one job on each GPU stands by its service now; kept for the newest rules."""
         arrays = self.counted_arrays
-        times = self._times.read(self._present, arrays)
+        times = self._times.read_services(self._present, arrays)
         if self._measures is None or not self._measures.is_of(rules, times, arrays):
             self._measures = KeptServiceMeasures(rules, times, arrays)
         self._measures.advance(self._present.now_ms)
@@ -351,16 +358,48 @@ class KeptTimes:
         self._state = state
         self._layout = -1
         self._times: KeptRemainingTimes | None = None
+        self._lines: dict[str, ServiceLine] = {}
+        self._unnoted: set[str] = set()
 
     def read(self, view: SchedulingView, arrays: GpuArrays) -> KeptRemainingTimes:
         """Return what the times at a view's instant follow from; GPUs at their positions in the arrays."""
-        state, times = self._state, self._times
-        touched: Iterable[str] = state.occupancy.touched_job_ids
-        if times is None or self._layout != state.occupancy.layout:
-            self._layout, touched = state.occupancy.layout, state.running
-            times = self._times = KeptRemainingTimes(arrays.position_of)
-        for job_id in touched:
+        times = self._of_layout(arrays)
+        if self._unnoted:
+            self._state.occupancy.touched_job_ids.update(self._unnoted & self._state.running.keys())
+            self._unnoted.clear()
+        self._note(times, view)
+        return times
+
+    def read_services(self, view: SchedulingView, arrays: GpuArrays) -> KeptRemainingTimes:
+        """Return the same to who reads what jobs have had, of which most reports say nothing new."""
+        times, touched = self._of_layout(arrays), self._state.occupancy.touched_job_ids
+        unnoted = [job_id for job_id in touched if self._is_noted(self._state.jobs[job_id], arrays)]
+        touched.difference_update(unnoted)
+        self._unnoted.update(unnoted)
+        if len(self._unnoted) > IDS_PER_JOB_MAX * len(self._state.running):
+            self._unnoted &= self._state.running.keys()
+        self._note(times, view)
+        return times
+
+    def _of_layout(self, arrays: GpuArrays) -> KeptRemainingTimes:
+        layout = self._state.occupancy.layout
+        if self._times is None or self._layout != layout:
+            self._layout, self._times = layout, KeptRemainingTimes(arrays.position_of)
+            self._lines.clear()
+            self._state.occupancy.touched_job_ids.update(self._state.running)
+        return self._times
+
+    def _is_noted(self, job: JobRecord, arrays: GpuArrays) -> bool:
+        """Return whether what a job has had goes on as was noted, on GPUs that hold what they held then."""
+        if self._lines.get(job.request.job_id) != service_line(job):
+            return False
+        return all([arrays.position_of.get(part.gpu_id) not in arrays.changed for part in job.assignments])
+
+    def _note(self, times: KeptRemainingTimes, view: SchedulingView) -> None:
+        state, lines = self._state, self._lines
+        for job_id in state.occupancy.touched_job_ids:
             job = state.jobs[job_id]
+            lines[job_id] = service_line(job)
             times.put(
                 view,
                 job,
@@ -370,4 +409,5 @@ class KeptTimes:
                 pace_ms=job.pace_ms or inf,
             )
         state.occupancy.touched_job_ids.clear()
-        return times
+        if len(lines) > IDS_PER_JOB_MAX * len(state.running) + UNUSED_LINES_MAX:
+            self._lines = {job_id: line for job_id, line in lines.items() if job_id in state.running}
