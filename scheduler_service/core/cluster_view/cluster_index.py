@@ -393,7 +393,7 @@ class KeptTimes:
         """Return whether what a job has had goes on as was noted, on GPUs that hold what they held then."""
         if self._lines.get(job.request.job_id) != service_line(job):
             return False
-        return all([arrays.position_of.get(part.gpu_id) not in arrays.changed for part in job.assignments])
+        return arrays.changed.isdisjoint([arrays.position_of.get(part.gpu_id, -1) for part in job.assignments])
 
     def _note(self, times: KeptRemainingTimes, view: SchedulingView) -> None:
         state, lines = self._state, self._lines
