@@ -132,8 +132,7 @@ class Tiresias:
         if not view.pending:
             return None
         kept, queue = view.index.service_measures(self.rules), view.index.by_service(self.limits_gpu_ms)
-        arrays = view.index.counted_arrays
-        if self.promote_ratio or (bool((arrays.jobs_on > 1).any()) if kept is None else kept.shared):
+        if self.promote_ratio or (bool((view.index.counted_arrays.jobs_on > 1).any()) if kept is None else kept.shared):
             return view.now_ms
         if kept is not None and queue is not None:
             first_ms = kept.next_change_ms(min([_measure_of(heads[0]) for heads in queue.heads.values()]))
@@ -145,7 +144,8 @@ class Tiresias:
         )
         earned_ms = times.started_at_ms + _earned_ms(self, times)
         earned_ms = np.where(earned_ms > view.now_ms, earned_ms, inf)
-        first_ms = float(np.minimum(leaves_ms, earned_ms).min(initial=inf, where=arrays.jobs_on == 1))
+        is_alone = view.index.counted_arrays.jobs_on == 1
+        first_ms = float(np.minimum(leaves_ms, earned_ms).min(initial=inf, where=is_alone))
         return ceil(first_ms) if first_ms < inf else None
 
     def settles(self, view: SchedulingView) -> bool:

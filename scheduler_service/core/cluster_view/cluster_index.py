@@ -27,6 +27,7 @@ from scheduler_service.core.cluster_view.remaining_times import (
 from scheduler_service.core.cluster_view.service_measures import KeptServiceMeasures, ServiceRules
 from scheduler_service.core.cluster_view.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
 from scheduler_service.core.jobs.job_records import JobRecord
+from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 
 UNUSED_CLASSES_MAX = 10_000
@@ -390,7 +391,12 @@ class KeptTimes:
         return self._times
 
     def _is_noted(self, job: JobRecord, arrays: GpuArrays) -> bool:
-        """Return whether what a job has had goes on as was noted, on GPUs that hold what they held then."""
+        """Return whether what a job has had goes on as was noted, on GPUs that hold what they held then.
+
+        Nobody asks for that of one that leaves its GPUs.
+        """
+        if job.phase is Phase.STOPPING:
+            return True
         if self._lines.get(job.request.job_id) != service_line(job):
             return False
         return arrays.changed.isdisjoint([arrays.position_of.get(part.gpu_id, -1) for part in job.assignments])

@@ -117,7 +117,7 @@ class LongRunning:
         ]
 
     def unheld(self, node_id: str) -> Sequence[str]:
-        """Return the GPUs of a node that are not held by one job that stays: no job holds them, or several do."""
+        """Return the GPUs of a node that no one job holds that stays: none does, or several do; in no order."""
         return self._unheld_by_node().get(node_id, ())
 
     def unheld_nodes(self) -> Collection[str]:
@@ -154,7 +154,9 @@ class LongRunning:
         if opened:
             self._take_out(opened)
             self._least_ms[opened] = inf
-            self._unheld = None
+            if self._unheld is not None:
+                for position in opened:
+                    self._unheld.setdefault(self._node_ids[self._node_of[position]], []).append(self._gpu_ids[position])
             if self._in_order is not None:
                 self._in_order += [inf] * len(opened)
         closed = self._close(promised)
