@@ -98,7 +98,7 @@ def test_kept_services_say_what_the_records_say_however_seldom_remaining_times_a
         for name in ("attained_gpu_ms", "submitted_at_ms", "started_at_ms", "migration_cost_ms"):
             assert np.array_equal(getattr(kept, name)[positions], getattr(fresh, name)[positions]), name
         if count % 10 == 9:
-            remaining = view.index.remaining_times.remaining_ms, plain.index.remaining_times.remaining_ms
-            assert np.array_equal(*[column[positions] for column in remaining])
+            left_ms, fresh_ms = view.index.remaining_times.remaining_ms, plain.index.remaining_times.remaining_ms
+            assert np.array_equal(left_ms[positions], fresh_ms[positions])
         lone_seen += len(alone)
     assert lone_seen

@@ -80,7 +80,11 @@ def test_what_tiresias_orders_does_not_depend_on_reports_that_are_left_out(
         for number, gpus in enumerate(widths)
     ]
     trace = trace_of(*jobs, kinds={"quick": kind(step_ms_by_gpus=dict.fromkeys((1, 2, 4), 10.0))})
-    settings = {"policy": "tiresias", "parameters": {"queue_limit_gpu_ms": 300_000}, "learns_speeds": seed % 2 == 1}
+    settings: dict[str, Any] = {
+        "policy": "tiresias",
+        "parameters": {"queue_limit_gpu_ms": 300_000},
+        "learns_speeds": seed % 2 == 1,
+    }
     ordered, events = list[list[tuple[int, object]]](), list[int]()
     for is_heeded in (False, True):
         orders: list[tuple[int, object]] = []
