@@ -8,7 +8,7 @@ from typing import Any
 
 from cotenant_simulator.run.attempts import Attempt
 from cotenant_simulator.run.event_queue import EventPriority
-from cotenant_simulator.run.known_speeds import is_speed_known
+from cotenant_simulator.run.known_speeds import tells_something
 from cotenant_simulator.run.records import AttemptInterval
 from cotenant_simulator.run.simulation_state import SimulationState
 from scheduler_service.core import commands, events
@@ -207,17 +207,15 @@ class Machines:
 
     def _plan_report(self, attempt: Attempt) -> None:
         interval_ms = self._simulation.settings.report_interval_ms
-        if not interval_ms and not (attempt.reports_left and self._tells_something(attempt)):
+        is_first = attempt.reports_left >= REPORTS_AFTER_CHANGE
+        if not interval_ms and not (
+            attempt.reports_left and tells_something(attempt, self._simulation, is_first=is_first)
+        ):
             return
         window_ms = max(interval_ms or REPORT_AFTER_MS, int(REPORT_STEPS_MIN * attempt.step_ms * attempt.pace))
         at_ms = self._simulation.now_ms + window_ms
         if at_ms < attempt.end_at_ms:
             self._simulation.event_queue.add(at_ms, EventPriority.REPORT, self._report, (attempt, attempt.turn))
-
-    def _tells_something(self, attempt: Attempt) -> bool:
-        """Say whether a report after the first one would, which has said where the attempt stands."""
-        occupancy, state = self._simulation.occupancy, self._simulation.engine.state
-        return attempt.reports_left >= REPORTS_AFTER_CHANGE or not is_speed_known(attempt, occupancy, state)
 
     def _report(self, subject: tuple[Attempt, int]) -> None:
         attempt, turn = subject

@@ -44,11 +44,9 @@ from scheduler_service.core.queue import turns
 from scheduler_service.core.queue.lane_views import seen_in_lane
 from scheduler_service.core.queue.lanes import PLAIN_LANE
 from scheduler_service.core.queue.turn_order import Turn
-from scheduler_service.core.queue.turns import LAYER_CODES
 from scheduler_service.core.records import REPORT_INTERVAL_MS, AfterStop, Phase, Reason
 from scheduler_service.core.sharing import pausing, peak_pauses
 from scheduler_service.core.sharing.memory_shortage import let_try_alone
-from scheduler_service.core.sharing.pausing import look_after_pauses, order_pause, order_resume, outstanding_commands
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.trial_sharing.trial_pauses import end_trial_pauses
 from scheduler_service.core.trial_sharing.trials import judge_due_trials
@@ -89,8 +87,7 @@ class SchedulerEngine:
         report_interval_ms: int = REPORT_INTERVAL_MS,
         learns_speeds: bool = True,
     ) -> None:
-        self._make_policy = make_policy
-        self._policy = make_policy(policy, parameters or {})
+        self._make_policy, self._policy = make_policy, make_policy(policy, parameters or {})
         self._nodes_per_job_max = nodes_per_job_max
         self._can_move = can_move
         self._pair_refresh_ms, self._stall_ms = pair_refresh_ms, stall_ms
@@ -106,6 +103,11 @@ class SchedulerEngine:
     def state(self) -> ClusterState:
         """Everything known; for reading only."""
         return self._state
+
+    @property
+    def policy(self) -> Policy:
+        """What decides at present."""
+        return self._policy
 
     def handle(self, event: events.Event) -> list[Command]:
         """Apply one fact and return what follows from it.
@@ -165,8 +167,7 @@ class SchedulerEngine:
             )
 
     def _apply(self, event: events.Event, step: EventEffects) -> None:
-        handler = _HANDLERS.get(type(event))
-        if handler is not None:
+        if (handler := _HANDLERS.get(type(event))) is not None:
             handler(self._state, event, step)
         elif isinstance(event, events.AttemptReport):
             job_events.report(self._state, event, step)
@@ -175,7 +176,7 @@ class SchedulerEngine:
         elif isinstance(event, events.TimerFired):
             judge_due_trials(self._state, step)
             end_trial_pauses(self._state, step)
-            look_after_pauses(self._state, step)
+            pausing.look_after_pauses(self._state, step)
             preparation.look_after_preparations(self._state, step)
             enforce_time_limits(self._state, step)
             if self._stall_ms:
@@ -258,9 +259,9 @@ class SchedulerEngine:
         elif isinstance(decision, (Migrate, Reshape)):
             order_move(self._state, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
         elif isinstance(decision, Pause):
-            order_pause(self._state, decision, step)
+            pausing.order_pause(self._state, decision, step)
         elif isinstance(decision, Resume):
-            order_resume(self._state, decision.job_id, step)
+            pausing.order_resume(self._state, decision.job_id, step)
 
     def _view(self, *, explain: bool, now_ms: int | None = None) -> SchedulingView:
         state, lane = self._state, self._state.waiting.shown_lane
@@ -300,7 +301,7 @@ class SchedulerEngine:
         if job.phase is not Phase.PENDING or job_id in state.holds:
             return state.decisions.get(job_id) or Decision(job_id=job_id, reason=job.reason)
         known = state.decisions.get(job_id)
-        if known is not None and known.reason.code in LAYER_CODES:
+        if known is not None and known.reason.code in turns.LAYER_CODES:
             return known
         with state.waiting.showing(state.waiting.lane_of(job_id) or PLAIN_LANE):
             view = frozen_view(self._view(explain=True), job_id, state.running)
@@ -309,12 +310,11 @@ class SchedulerEngine:
 
     def reissue(self) -> list[Command]:
         """Return the orders whose effect is outstanding, for carrying them out again after a crash."""
-        step = EventEffects()
-        state = self._state
+        step, state = EventEffects(), self._state
         prediction_events.reissue(state, step)
         preparation.reissue_orders(state, step)
         for job_id in state.pauses:
-            step.commands += outstanding_commands(state.jobs[job_id])
+            step.commands += pausing.outstanding_commands(state.jobs[job_id])
         step.commands += [node_events.stop_abandoned(abandoned) for abandoned in state.abandoned_attempts.values()]
         step.commands += [WakeAt(at_ms=at_ms) for at_ms in sorted(self._wakes)]
         return step.commands

@@ -132,8 +132,7 @@ class Tiresias:
         if not view.pending:
             return None
         kept, queue = view.index.service_measures(self.rules), view.index.by_service(self.limits_gpu_ms)
-        arrays = view.index.counted_arrays
-        if self.promote_ratio or (bool((arrays.jobs_on > 1).any()) if kept is None else kept.shared):
+        if self.promote_ratio or (bool((view.index.counted_arrays.jobs_on > 1).any()) if kept is None else kept.shared):
             return view.now_ms
         if kept is not None and queue is not None:
             first_ms = kept.next_change_ms(min([_measure_of(heads[0]) for heads in queue.heads.values()]))
@@ -145,7 +144,8 @@ class Tiresias:
         )
         earned_ms = times.started_at_ms + _earned_ms(self, times)
         earned_ms = np.where(earned_ms > view.now_ms, earned_ms, inf)
-        first_ms = float(np.minimum(leaves_ms, earned_ms).min(initial=inf, where=arrays.jobs_on == 1))
+        is_alone = view.index.counted_arrays.jobs_on == 1
+        first_ms = float(np.minimum(leaves_ms, earned_ms).min(initial=inf, where=is_alone))
         return ceil(first_ms) if first_ms < inf else None
 
     def settles(self, view: SchedulingView) -> bool:
@@ -212,6 +212,11 @@ class _Places:
         order = self._policy.order(self._view, job)
         waiting = self._queue.jobs_before(order) if self._queue is not None else bisect_left(self._waiting, order)
         return float(waiting + self._running_before(order))
+
+    def of_victim(self, job_id: str) -> float | None:
+        """Return the place of a running job; None = it makes no room yet."""
+        is_protected = self._policy.is_protected(self._view, self._view.index.reported[job_id])
+        return None if is_protected else self.of(self._view.running[job_id])
 
     def _running_before(self, order: tuple[int, int, str]) -> int:
         measures, positions = self._alone
@@ -300,7 +305,8 @@ class _MoreServedMakeRoom:
     @cached_property
     def _preemption(self) -> PreemptionPlanner:
         late = self._late if self._in_columns else None
-        return PreemptionPlanner(self._ledger, rank_of=self._rank, long_running=late)
+        # Not a method of this object, which would be in a ring with it: rounds would be kept until a collection.
+        return PreemptionPlanner(self._ledger, rank_of=self._places.of_victim, long_running=late)
 
     @cached_property
     def _late(self) -> LongRunning:
@@ -310,10 +316,6 @@ class _MoreServedMakeRoom:
         times = self._view.index.service_times
         is_protected = self._view.now_ms - times.started_at_ms < _earned_ms(self._policy, times)
         return LongRunning(self._ledger, np.where(is_protected, -inf, self._places.measures))
-
-    def _rank(self, job_id: str) -> float | None:
-        is_protected = self._policy.is_protected(self._view, self._view.index.reported[job_id])
-        return None if is_protected else self._places.of(self._view.running[job_id])
 
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """See `RoomMaker.make_room`."""

@@ -6,10 +6,12 @@ import random
 
 import pytest
 
+from scheduler_service.core.cluster_view.capacity import Resident
 from scheduler_service.core.cluster_view.inventory import kind_of
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.view import RunningJob, SchedulingView
 from scheduler_service.core.records import Node
+from scheduler_service.policies.placement.free_gpus import ranked
 from scheduler_service.policies.placement.long_running import LongRunning
 from scheduler_service.policies.placement.offered_gpus import PreemptionPlan
 from scheduler_service.policies.placement.preemption import PreemptionPlanner
@@ -63,7 +65,7 @@ def holders(generator: random.Random, machine: Node) -> list[RunningJob]:
 
 
 def plans(planner: PreemptionPlanner, seen: SchedulingView, generator: random.Random) -> list[PreemptionPlan | None]:
-    """Look for several jobs one after the other, each of which keeps what it is promised."""
+    """Look for several jobs one after the other, each of which keeps what it is promised; between them some start."""
     kinds = sorted({kind_of(entry.gpu) for entry in seen.gpus.values()})
     found: list[PreemptionPlan | None] = []
     for number in range(SEARCHES):
@@ -71,7 +73,20 @@ def plans(planner: PreemptionPlanner, seen: SchedulingView, generator: random.Ra
         found.append(planner.find(request, generator.choice(kinds), float(generator.randint(0, 900))))
         if (plan := found[-1]) is not None:
             planner.promise(plan)
+        if generator.random() < 0.5:
+            start_somewhere(planner, seen, generator)
     return found
+
+
+def start_somewhere(planner: PreemptionPlanner, seen: SchedulingView, generator: random.Random) -> None:
+    """Give a job a free GPU that no other was promised, if there is one."""
+    ledger = planner._ledger
+    open_ids = sorted(
+        gpu_id for gpu_id in seen.index.free_gpu_ids if ledger.is_free(gpu_id) and gpu_id not in planner._promised
+    )
+    if open_ids:
+        started = Resident(request=job("s", key="key"), micro_batch_size=1, memory_reserved_bytes=1)
+        ledger.place(started, ranked([generator.choice(open_ids)]))
 
 
 def planner_of(kind: type[PreemptionPlanner], seen: SchedulingView) -> PreemptionPlanner:

@@ -11,6 +11,7 @@ import pytest
 from scheduler_service.core.cluster_view.cluster_index import FreshIndex
 from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays, build_arrays
 from scheduler_service.core.cluster_view.remaining_time_queue import RemainingTimeQueue, Turn
+from scheduler_service.core.cluster_view.service_measures import ServiceRules
 from scheduler_service.policies.ordering.shortest_first import shortest_first
 from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
 from tests.support.cases import for_each
@@ -78,3 +79,26 @@ def test_kept_places_remaining_times_and_turns_say_what_the_records_say(seed: in
         assert in_turn(queue) == [job.request.job_id for job in shortest_first(view, 0)]
         waiting_seen += len(list(islice(queue.groups(queue.heads), 2)))
     assert lone_seen + waiting_seen
+
+
+@for_each("seed", range(24), always=4)
+@pytest.mark.parametrize("policy", ["horus", "restless"])
+def test_kept_services_say_what_the_records_say_however_seldom_remaining_times_are_read(seed: int, policy: str) -> None:
+    world = SimulatedCluster(seed, policy=policy)
+    rules, lone_seen = ServiceRules((20_000.0, 60_000.0), 5_000.0, 2.0), 0
+    for count, until_ms in enumerate(range(1_000, 90_000, 700)):
+        world.run(until_ms)
+        view = world.engine._view(explain=False)
+        plain = replace(view, index=FreshIndex())
+        if count % 3 == 0:  # its reader empties what was noted of GPUs
+            assert view.index.service_measures(rules) is not None
+        alone = sorted(plain.index.single_job_gpu_ids)
+        positions = [view.index.counted_arrays.position_of[gpu_id] for gpu_id in alone]
+        kept, fresh = view.index.service_times, plain.index.service_times
+        for name in ("attained_gpu_ms", "submitted_at_ms", "started_at_ms", "migration_cost_ms"):
+            assert np.array_equal(getattr(kept, name)[positions], getattr(fresh, name)[positions]), name
+        if count % 10 == 9:
+            left_ms, fresh_ms = view.index.remaining_times.remaining_ms, plain.index.remaining_times.remaining_ms
+            assert np.array_equal(left_ms[positions], fresh_ms[positions])
+        lone_seen += len(alone)
+    assert lone_seen

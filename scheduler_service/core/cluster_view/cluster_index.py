@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
-from math import inf
 from weakref import ref
 
 from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.cluster_view.empty_cluster import EmptyCluster
 from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays, build_arrays, load_of
 from scheduler_service.core.cluster_view.inventory import Inventory, count_gpus, kind_of
+from scheduler_service.core.cluster_view.kept_times import KeptTimes
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.open_gpus import FreePlaces, OpenGpus
 from scheduler_service.core.cluster_view.progress_extrapolation import lost_ratio
@@ -255,13 +255,14 @@ class KeptIndex:
     def service_times(self) -> ServiceTimes:
         """What the one job on each GPU has had, brought up to date."""
         if self._services is None:  # a view is read until the state changes, and a round asks several times
-            self._services = self._times.read(self._present, self.counted_arrays).services_at(self._present.now_ms)
+            times = self._times.read_services(self._present, self.counted_arrays)
+            self._services = times.services_at(self._present.now_ms)
         return self._services
 
     def service_measures(self, rules: ServiceRules) -> KeptServiceMeasures | None:
         """Return where the one job on each GPU stands by its service now; kept for the newest rules."""
         arrays = self.counted_arrays
-        times = self._times.read(self._present, arrays)
+        times = self._times.read_services(self._present, arrays)
         if self._measures is None or not self._measures.is_of(rules, times, arrays):
             self._measures = KeptServiceMeasures(rules, times, arrays)
         self._measures.advance(self._present.now_ms)
@@ -338,36 +339,3 @@ class KeptArrays:
         for node_id in node_ids:
             arrays.put_host(view.nodes[node_id], view.host_use.get(node_id) or HostUse())
         self._unclassed.clear()
-
-
-class KeptTimes:
-    """The remaining times of one state, built when they are first read.
-
-    Args:
-        state: Notes the running jobs that events touch, and every change of nodes.
-    """
-
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-        self._layout = -1
-        self._times: KeptRemainingTimes | None = None
-
-    def read(self, view: SchedulingView, arrays: GpuArrays) -> KeptRemainingTimes:
-        """Return what the times at a view's instant follow from; GPUs at their positions in the arrays."""
-        state, times = self._state, self._times
-        touched: Iterable[str] = state.occupancy.touched_job_ids
-        if times is None or self._layout != state.occupancy.layout:
-            self._layout, touched = state.occupancy.layout, state.running
-            times = self._times = KeptRemainingTimes(arrays.position_of)
-        for job_id in touched:
-            job = state.jobs[job_id]
-            times.put(
-                view,
-                job,
-                micro_batch_size=job.shape.micro_batch_size,
-                submitted_at_ms=job.times.submitted_at_ms,
-                started_at_ms=job.times.started_at_ms,
-                pace_ms=job.pace_ms or inf,
-            )
-        state.occupancy.touched_job_ids.clear()
-        return times

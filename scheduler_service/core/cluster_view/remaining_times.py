@@ -61,6 +61,23 @@ class JobService(NamedTuple):
     accrued_at_ms: float
 
 
+ServiceLine = tuple[int, int, int, int, int]
+"""What the service of a running job follows from at any instant: how much GPU time it would have had at instant 0, how
+much of it comes in each ms, submission, start, and the cost of a move. Equal lines say the same at every instant."""
+
+
+def service_line(job: JobRecord) -> ServiceLine:
+    """Return what was last noted of a job's service, whenever that was."""
+    earning = _earning(job)
+    had_at_0 = job.attained_gpu_ms - job.accrued_at_ms * earning
+    return had_at_0, earning, job.times.submitted_at_ms, job.times.started_at_ms, job.request.migration_cost_ms
+
+
+def _earning(job: RunningJob | JobRecord) -> int:
+    """Return how much GPU time a job has in each ms: none while it is paused."""
+    return 0 if job.pause is not None and job.pause.paused_at_ms > 0 else len(job.assignments)
+
+
 class KeptRemainingTimes:
     """What remaining time and service of the job on each GPU follow from at any instant.
 
@@ -122,8 +139,7 @@ class KeptRemainingTimes:
         known_ms = (0.0, started_at_ms) if step_ms is None or total <= 0 else (step_ms, inf)
         self._has_unknown |= known_ms[1] < inf
         values = (total - done, job.accrued_at_ms, min(max(total - done, 0), 1), pace_ms, *known_ms)
-        is_paused = job.pause is not None and job.pause.paused_at_ms > 0
-        earning = 0 if is_now or is_paused else len(job.assignments)
+        earning = 0 if is_now else _earning(job)
         service = job.attained_gpu_ms, earning, submitted_at_ms, started_at_ms, job.request.migration_cost_ms
         positions = [self._position_of[gpu_id] for gpu_id in alone]
         if len(positions) == 1:  # most jobs, in half the time

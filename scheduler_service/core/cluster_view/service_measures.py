@@ -65,7 +65,7 @@ class KeptServiceMeasures:
         self.in_order = sorted(self.least.tolist())
         self.shared: set[int] = set()
         # When the number changes first, to what, and when it may change again.
-        self._changes: NDArray[np.float64] = np.full((3, count), inf)
+        self._firsts_ms, self._to, self._laters_ms = np.full((3, count), inf)
         self._noted: list[_Noted] = [_NOTHING] * count
         self._dues: list[tuple[float, int]] = []
         times.changed.update(range(count))
@@ -89,9 +89,8 @@ class KeptServiceMeasures:
 
     def next_change_ms(self, measure_min: float) -> float:
         """Return before when no number becomes as large as this that was smaller; inf = none does without a fact."""
-        first_ms, to, later_ms = self._changes
         # What a number that stays smaller changes to after that is not looked at: it may be larger.
-        return float(np.where(to >= measure_min, first_ms, later_ms).min(initial=inf))
+        return float(np.where(self._to >= measure_min, self._firsts_ms, self._laters_ms).min(initial=inf))
 
     def _find_anew(self, positions: Iterable[int], now_ms: int) -> None:
         jobs_on, job_of, noted = self._arrays.jobs_on, self._times.job_of, self._noted
@@ -114,7 +113,7 @@ class KeptServiceMeasures:
             del self.in_order[bisect_left(self.in_order, before[0])]
             insort(self.in_order, number[0])
             self.least[position] = number[0]
-        self._changes[:, position] = number[1:]
+        _, self._firsts_ms[position], self._to[position], self._laters_ms[position] = number
         if number[1] < inf and number[1] != before[1]:
             insort(self._dues, (number[1], position))
             if len(self._dues) > DUES_PER_GPU_MAX * len(self._noted):

@@ -101,6 +101,12 @@ def answer_stands(policy: Policy, state: ClusterState, look: Callable[..., Sched
     return True
 
 
+def heeds_some_report(policy: Policy) -> bool:
+    """Return whether a report may be a fact to a policy, however much a job has lost."""
+    heeds_report = getattr(policy, "heeds_report", None)
+    return heeds_report is None or bool(heeds_report(lost_ratio=1.0))
+
+
 def _is_idle_timer(event: Event | None, step: EventEffects) -> bool:
     return isinstance(event, TimerFired) and not step.commands
 

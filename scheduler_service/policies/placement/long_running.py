@@ -117,7 +117,7 @@ class LongRunning:
         ]
 
     def unheld(self, node_id: str) -> Sequence[str]:
-        """Return the GPUs of a node that are not held by one job that stays: no job holds them, or several do."""
+        """Return the GPUs of a node that no one job holds that stays: none does, or several do; in no order."""
         return self._unheld_by_node().get(node_id, ())
 
     def unheld_nodes(self) -> Collection[str]:
@@ -139,6 +139,11 @@ class LongRunning:
         slots = self._slots[self._number_of[node_id]]
         return [self._gpu_ids[position] for position in slots[self._least_ms[slots] >= remaining_ms].tolist()]
 
+    def held_anywhere(self, remaining_ms: float) -> Sequence[str]:
+        """Return the same of all nodes."""
+        self._close_given_away()
+        return [self._gpu_ids[position] for position in (self._least_ms[:-1] >= remaining_ms).nonzero()[0].tolist()]
+
     def least_ms(self, gpu_ids: Iterable[str]) -> float:
         """Return how long the jobs on these GPUs run at least; infinite = no job is known to hold any of them."""
         return float(self._least_ms[[self._position_of[gpu_id] for gpu_id in gpu_ids]].min(initial=inf))
@@ -149,10 +154,14 @@ class LongRunning:
         if opened:
             self._take_out(opened)
             self._least_ms[opened] = inf
-            self._unheld = None
+            if self._unheld is not None:
+                for position in opened:
+                    self._unheld.setdefault(self._node_ids[self._node_of[position]], []).append(self._gpu_ids[position])
             if self._in_order is not None:
                 self._in_order += [inf] * len(opened)
-        self._sort_nodes([*opened, *self._close(promised)])
+        closed = self._close(promised)
+        if self._by_node is not None:
+            self._sort_nodes([*opened, *closed])
 
     def _of_nodes(self, gpus: int) -> NDArray[np.float64]:
         """Return by node number how long the jobs on so many of its GPUs run at least."""
@@ -179,7 +188,7 @@ class LongRunning:
         closed = [self._position_of[gpu_id] for gpu_id in gpu_ids]
         if closed:
             self._take_out(closed)
-            self._least_ms[closed] = -inf
+            self._least_ms[closed if len(closed) > 1 else closed[0]] = -inf  # one in a tenth of the time
         return closed
 
     def _take_out(self, positions: Sequence[int]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from scheduler_service.core.cluster_view.view import GpuView
 from scheduler_service.core.copied_record import slotted_record
+
+_GPU_ID: Final = attrgetter("gpu_id")
 
 
 @slotted_record
@@ -72,6 +75,8 @@ def cheapest_vacant(vacant: Sequence[OfferedGpu], gpus: int, *, is_one_node: boo
     """
     if len(vacant) < gpus:
         return None
+    if gpus == 1:
+        return plan_of([_cheapest_first(vacant)])
     on_node: dict[str, list[OfferedGpu]] = {}
     for offer in vacant:
         on_node.setdefault(offer.node_id, []).append(offer)
@@ -79,6 +84,16 @@ def cheapest_vacant(vacant: Sequence[OfferedGpu], gpus: int, *, is_one_node: boo
     if not is_one_node:
         found.append([*vacant[:gpus]])
     return plan_of(min(found, key=_price_and_ids)) if found else None
+
+
+def _cheapest_first(vacant: Sequence[OfferedGpu]) -> OfferedGpu:
+    """Return of the first vacant GPUs of each node, one of which comes first of all, the cheapest with the first id."""
+    firsts: dict[str, OfferedGpu] = {}
+    for offer in vacant:
+        if offer.price > vacant[0].price:
+            break
+        firsts.setdefault(offer.node_id, offer)
+    return min(firsts.values(), key=_GPU_ID)
 
 
 def _price_and_ids(chosen: Sequence[OfferedGpu]) -> tuple[int, list[str]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from heapq import merge
+from functools import cached_property, partial
 from itertools import chain
 from math import inf
 
@@ -92,6 +91,8 @@ class PreemptionPlanner:
 
     def _may_open(self, victims: Sequence[str]) -> bool:
         """Return whether fewer GPUs may do for a job: their hosts have more room, or it is led to other nodes."""
+        if not victims:  # as mostly
+            return self._view.nodes_per_job_max > 1
         requests = (self._reported[victim].request for victim in victims)
         has_hosts = any(request.cpu_cores or request.host_memory_bytes for request in requests)
         return has_hosts or self._view.nodes_per_job_max > 1
@@ -173,14 +174,13 @@ class PreemptionPlanner:
         offers = self._vacant_of_kind.get(kind)
         if offers is None:
             nodes = self._long_running.unheld_nodes() if self._long_running is not None else ()
-            offers = sorted(offer for node_id in nodes for offer in self._vacant_on(node_id, kind))
-        # What is gone in a round does not come back.
-        self._vacant_of_kind[kind] = offers = [*filter(self._is_vacant, offers)]
+            offers = sorted([offer for node_id in nodes for offer in self._vacant_on(node_id, kind)])
+        elif offers:
+            # What is gone in a round does not come back: it was promised to a job, or one has started there.
+            gone, is_free = self._promised, self._ledger.is_free
+            offers = [one for one in offers if one.gpu_id not in gone and (one.price or is_free(one.gpu_id))]
+        self._vacant_of_kind[kind] = offers
         return offers
-
-    def _is_vacant(self, offer: OfferedGpu) -> bool:
-        """Return whether a GPU that was vacant is so still: it was promised to no job, and no job has started there."""
-        return offer.gpu_id not in self._promised and (offer.price > 0 or self._ledger.is_free(offer.gpu_id))
 
     def _on_one_node(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
         best: PreemptionPlan | None = None
@@ -212,10 +212,11 @@ class PreemptionPlanner:
 
     def _on_several_nodes(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
         columns, is_anywhere = self._long_running, not self._view.nodes_per_job_max
-        limit_ms = columns.reach_ms(request.gpus) if columns is not None and is_anywhere else -inf
-        for measure in self._measures(request, limit_ms):
-            found = self._take(request, kind, [one for _, one in self._nodes(1, measure)], measure)
-            if found is not None:
+        if columns is None:
+            return self._take(request, kind, [*self._view.nodes], self._measure)
+        for measure in self._measures(request, columns.reach_ms(request.gpus) if is_anywhere else -inf):
+            vacant, gpu_ids = self._all_vacant(kind), columns.held_anywhere(measure)
+            if (found := self._take_of(request, vacant, gpu_ids, kind, measure)) is not None:
                 return found
         return None
 
@@ -239,19 +240,22 @@ class PreemptionPlanner:
             node_ids: All nodes with GPUs whose holders run for `measure`.
             measure: Of `_measures`.
         """
-        unheld = self._long_running.unheld_nodes() if self._long_running is not None else frozenset(node_ids)
-        vacant = [self._vacant_on(node_id, kind) for node_id in node_ids if node_id in unheld]
-        vacant_count = sum(map(len, vacant))
-        if vacant_count >= request.gpus:
-            found = self._first(request, merge(*vacant))
-            if found is not None:
-                return found
+        columns = self._long_running
+        unheld = node_ids if columns is None else columns.unheld_nodes()
+        vacant = sorted([offer for one in node_ids if one in unheld for offer in self._vacant_on(one, kind)])
+        there = self._gpu_ids_on if columns is None else partial(columns.held, remaining_ms=measure)
+        return self._take_of(request, vacant, chain.from_iterable(map(there, node_ids)), kind, measure)
+
+    def _take_of(
+        self, request: JobRequest, vacant: Sequence[OfferedGpu], gpu_ids: Iterable[str], kind: Kind, measure: float
+    ) -> PreemptionPlan | None:
+        """Return the same, of what is vacant there in order, and of these GPUs that are held or were looked at."""
+        if len(vacant) >= request.gpus and (found := self._first(request, vacant)) is not None:
+            return found
         if measure > self._measure and self._has_odd_holders:
             return None  # what these run for is not in the columns
-        held = [self._held_on(node_id, kind, measure) for node_id in node_ids]
-        if vacant_count + sum(map(len, held)) < request.gpus:
-            return None
-        return self._first(request, chain(merge(*vacant), merge(*held)))
+        held = self._held_of(gpu_ids, kind)
+        return self._first(request, [*vacant, *held]) if len(vacant) + len(held) >= request.gpus else None
 
     def _cheaper(self, one: PreemptionPlan | None, other: PreemptionPlan | None) -> PreemptionPlan | None:
         if one is None or other is None:
@@ -280,14 +284,12 @@ class PreemptionPlanner:
             offers = self._vacant[node_id, kind] = sorted(found)
         return [offer for offer in offers if offer.price or self._ledger.is_free(offer.gpu_id)] if offers else offers
 
-    def _held_on(self, node_id: str, kind: Kind, measure: float) -> Sequence[OfferedGpu]:
-        """Return what is held on a node by jobs that leave it to the one looked for, those that run longest first."""
-        columns, remaining_ms = self._long_running, self._job_ms()
+    def _held_of(self, gpu_ids: Iterable[str], kind: Kind) -> Sequence[OfferedGpu]:
+        """Return which of these GPUs are held by jobs that leave them to the one looked for, the longest first."""
+        remaining_ms = self._job_ms()
         least_ms = remaining_ms + self._gain_min_ms
-        gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.held(node_id, measure)
-        made = map(self._held_offer, self._open_of(gpu_ids, kind))
-        found: list[OfferedGpu] = []
-        for offer in sorted(offer for offer in made if offer is not None):
+        made, found = map(self._held_offer, self._open_of(gpu_ids, kind)), list[OfferedGpu]()
+        for offer in sorted([offer for offer in made if offer is not None]):
             there_ms = -offer.minus_remaining_ms
             if there_ms <= remaining_ms or there_ms < least_ms:
                 break

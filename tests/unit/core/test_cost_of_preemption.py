@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
@@ -183,3 +185,21 @@ def test_jobs_that_wait_before_a_full_cluster_wait_for_one_object_round_after_ro
     assert first == Reason(code="NO_FREE_GPU", numbers={"gpus_needed": 8, "gpus_free": 0})
     play.tell(events.TimerFired)
     assert play.engine.state.decisions["wide"].reason is first
+
+
+@pytest.mark.parametrize(
+    ("policy", "full", "graph"), [("srtf", full_of_long_jobs, "graph"), ("tiresias", full_of_served_jobs, "")]
+)
+def test_a_round_that_stops_a_job_leaves_nothing_to_the_garbage_collector(
+    policy: str, full: Callable[[str], Play], graph: str
+) -> None:
+    play = full(policy)
+    gc.collect()
+    gc.disable()
+    try:
+        request = job("new", key="key", share=Share.NEVER, steps_total=10)
+        submitted = events.JobSubmitted(at_ms=play.now_ms, request=request, graph_sha256=graph)
+        assert any(isinstance(one, StopJob) for one in play.engine.handle(submitted))
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
