@@ -18,6 +18,7 @@ from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.features.job_features import FEATURES, build_features, tabulate_job
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.grpc_api.translate_requests import job_question
+from predictor_service.inference.calibrated_devices import place_notices
 from predictor_service.inference.measured_graph import GRID, MeasuredGraph
 from predictor_service.inference.observed_jobs import ObservedJobs
 from predictor_service.inference.predictor import Predictor
@@ -101,7 +102,8 @@ def literally(predictor: Predictor, request: messages.PredictJobRequest) -> mess
     named, version = predictor.check_job(question), predictor.version
     graph = predictor._graphs.find(question.graph_sha256, {}).description
     estimator = LiteralEstimator(graph, question.settings, named.device, version, question.confidence)
-    prepared = PreparedJob(question, named, graph, estimator, version)
+    notices = place_notices(None, named.device, version)
+    prepared = PreparedJob(question, named, graph, estimator, version, notices=notices)
     return job_response(prepared.answer(question.settings.global_batch_size, "", ObservedJobs()))
 
 
