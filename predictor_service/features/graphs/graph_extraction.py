@@ -27,6 +27,7 @@ from predictor_service.features.graphs.graph_measurement import (
     read_structure,
 )
 from predictor_service.features.graphs.graph_nodes import flatten
+from predictor_service.features.graphs.omitted_outputs import name_omitted_outputs
 from predictor_service.features.graphs.onnx_graph import read_graph_bytes
 from predictor_service.features.graphs.routed_tokens import (
     PASSES_MAX,
@@ -182,6 +183,7 @@ def _simplify(graph: GraphProto) -> None:
     """Rewrite what stands between shape inference and the shapes; what is computed stays the same."""
     unroll_split_sequences(graph, fold_small_constants(graph))
     drop_dead_nodes(graph)
+    name_omitted_outputs(graph)
 
 
 def _follow_symbolic_batch(

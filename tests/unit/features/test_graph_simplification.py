@@ -12,6 +12,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 from predictor_service.features.graphs.constant_folding import ELEMENTS_MAX, fold_small_constants
 from predictor_service.features.graphs.dead_nodes import drop_dead_nodes
 from predictor_service.features.graphs.graph_description import describe_graph
+from predictor_service.features.graphs.omitted_outputs import name_omitted_outputs
 from predictor_service.features.graphs.split_sequences import unroll_split_sequences
 from tests.support.cases import for_each
 
@@ -202,3 +203,41 @@ def test_a_bias_of_zeros_that_an_exporter_fills_in_is_no_weight_and_costs_nothin
     description = describe_graph(model.SerializeToString())
     assert description.at_batch(2).parameters == 5 * 27
     assert description.unshaped_nodes == 0
+
+
+@for_each("cell, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_a_recurrent_layer_costs_as_much_where_only_its_last_state_is_read(cell: str, gates: int) -> None:
+    """As PyTorch exports `_, last = gru(x)`: the states of all steps have no name."""
+
+    def describe(first: str) -> tuple[int, int, int, int]:
+        inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [9, "batch", 16])]
+        outputs = [helper.make_tensor_value_info("last", TensorProto.FLOAT, None)]
+        weights = [
+            numpy_helper.from_array(np.zeros((2, gates * 32, width), np.float32), name)
+            for name, width in (("w", 16), ("r", 32))
+        ]
+        node = helper.make_node(cell, ["x", "w", "r"], [first, "last"], hidden_size=32, direction="bidirectional")
+        graph = helper.make_graph([node], "g", inputs, outputs, weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+        found = describe_graph(model.SerializeToString())
+        assert found.warnings == ()
+        counted = found.at_batch(4)
+        saved, steps = counted.activation_bytes_saved, counted.recurrent_steps
+        return counted.forward_macs, saved, steps, found.unshaped_nodes
+
+    macs, saved, steps, unshaped = describe("")
+    assert macs == 9 * 4 * 2 * gates * 32 * (16 + 32)
+    assert (steps, unshaped) == (18, 0)
+    assert saved > 9 * 4 * 2 * 32 * 4
+    assert describe("") == describe("all")
+
+
+def test_an_omitted_output_takes_no_name_that_the_graph_has() -> None:
+    graph = graph_of(
+        helper.make_node("TopK", ["x", "k"], ["", "y"]),
+        helper.make_node("Relu", ["x"], ["omitted output 0"]),
+        k=[2],
+    )
+    assert name_omitted_outputs(graph) == 1
+    assert list(graph.node[0].output) == ["omitted output 0'", "y"]
+    assert name_omitted_outputs(graph) == 0
