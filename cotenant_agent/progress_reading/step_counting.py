@@ -236,7 +236,8 @@ class StepCounter:
 
     def _counts(self, label: str, total: int, bar: _Bar) -> bool:
         if label.startswith(LOOP_MARK):
-            is_one_by_one = bar.first <= 1 and 2 * bar.values > bar.peak - bar.first
+            batches = self.accumulation.batches_of_loop(total)
+            is_one_by_one = bar.first <= batches and 2 * batches * bar.values > bar.peak - bar.first
             return is_one_by_one and bar.values >= _LOOP_VALUES_MIN
         if label.startswith(SPARSE_MARK):
             if label.startswith(OF_EPOCH_MARK):
