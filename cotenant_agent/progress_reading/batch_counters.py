@@ -77,7 +77,7 @@ class Accumulation:
         Args:
             total: Of the loop; one of all batches of the stated steps may show those of each step together.
         """
-        return self.batches if 0 < total and self._steps_of_pass(total) == self.steps_total else 1
+        return self.batches if total > 0 and self._steps_of_pass(total) == self.steps_total else 1
 
     def steps_of_epochs(self, epochs: int, total: int) -> int:
         """Returns the optimizer steps of whole epochs whose bars have that total."""

@@ -134,6 +134,12 @@ def test_while_it_goes_on_no_line_completes_a_job_and_one_beyond_shows_that_it_l
     assert attempt.track.close_window().steps > 0
 
 
+def test_steps_of_several_batches_are_not_counted_as_batches(tmp_path: Path) -> None:
+    attempt = attempt_of(tmp_path, "".join(lines()[:3]), steps_total=80, argv=TWO_EPOCHS, batches_per_step=4)
+    attempt.read_progress()
+    assert attempt.track.steps_done == 30
+
+
 def test_a_bar_out_of_the_same_steps_is_surer_than_a_rounded_part(tmp_path: Path) -> None:
     bars = [f"\r{step}/1000 [00:10<00:10,  1.9it/s]" for step in range(333)]
     text = "".join(bars) + "\n" + PLAIN.format(0.33) + PLAIN.format(0.34)
