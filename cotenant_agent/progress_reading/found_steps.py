@@ -15,6 +15,7 @@ from cotenant_agent.progress_reading.progress_recognition import (
     STEP_GROUP,
     find_loop,
     is_other_work,
+    makes_data,
     steps_of_samples,
 )
 from cotenant_agent.progress_reading.sparse_counters import find_percent_counter, find_sparse_counter, is_of_epoch
@@ -70,14 +71,15 @@ def read_match(match: re.Match[str], group: str, before: str, batch_size: int) -
     """
     step = _counter(match, group)
     total = total_behind(match.string, match.end(group), step)
+    label = label_of(before)
     if group == SAMPLE_GROUP:
+        if makes_data(label):
+            return None
         # Whether a last smaller batch is trained or dropped is not printed: in doubt it is not counted.
         step, total = steps_of_samples(step, total, batch_size), total // batch_size
     if step < 0:
         return None
-    return Found(
-        PrintedStep(step=step, total=total, label=label_of(before), epoch=_counter(match, "epoch")), _loss(match)
-    )
+    return Found(PrintedStep(step=step, total=total, label=label, epoch=_counter(match, "epoch")), _loss(match))
 
 
 def _counter(match: re.Match[str], group: str) -> int:
