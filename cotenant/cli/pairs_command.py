@@ -13,6 +13,8 @@ from cotenant.device_sharing import DeviceSharing
 from cotenant.v1 import prediction_pb2
 
 KEY_LENGTH = 8
+"""Of a key on a terminal that is too narrow for two whole ones beside all else."""
+_WIDTH_OF_WHOLE_KEYS = 240
 _WAYS = {DeviceSharing.TIME_SLICING: "", DeviceSharing.MPS: " MPS", DeviceSharing.UNSTATED: " any way"}
 HARMFUL_RATIO = 0.2
 """What jobs accept by default."""
@@ -53,7 +55,8 @@ def pairs(session: Session, /, device: str, limit: int | None) -> None:
         emit_message(prediction_pb2.ListMeasuredPairsResponse(pairs=found), session.output, names=names)
         return
     job_names, at_ms = _job_names(session) if found else {}, system_clock.now_ms()
-    show(render_table(_COLUMNS, [_pair_row(pair, job_names, at_ms) for pair in found], session.width))
+    length = KEY_LENGTH if session.width < _WIDTH_OF_WHOLE_KEYS else None
+    show(render_table(_COLUMNS, [_pair_row(pair, job_names, at_ms, length) for pair in found], session.width))
     if not found:
         tell(_NONE_YET)
 
@@ -66,12 +69,12 @@ def _job_names(session: Session) -> dict[str, str]:
         return {}
 
 
-def _pair_row(pair: prediction_pb2.MeasuredPair, job_names: dict[str, str], at_ms: int) -> Row:
+def _pair_row(pair: prediction_pb2.MeasuredPair, job_names: dict[str, str], at_ms: int, key_length: int | None) -> Row:
     seen = f"{quantities.format_duration(at_ms - pair.newest_at_ms)} ago" if pair.newest_at_ms else "-"
     interval = f"{quantities.format_slowdown(pair.lower)} .. {quantities.format_slowdown(pair.upper)}"
     cells = [
-        _job_text(pair.victim_job_key, pair.victim_global_batch_size, job_names),
-        _job_text(pair.other_job_key, pair.other_global_batch_size, job_names),
+        _job_text(pair.victim_job_key, pair.victim_global_batch_size, job_names, key_length),
+        _job_text(pair.other_job_key, pair.other_global_batch_size, job_names, key_length),
         quantities.format_slowdown(pair.slowdown_ratio),
         interval,
         str(pair.times_measured),
@@ -81,6 +84,6 @@ def _pair_row(pair: prediction_pb2.MeasuredPair, job_names: dict[str, str], at_m
     return Row(cells=cells, styles=((2, "red" if pair.slowdown_ratio > HARMFUL_RATIO else ""),))
 
 
-def _job_text(key: str, batch: int, job_names: dict[str, str]) -> str:
-    name = job_names.get(key) or key[:KEY_LENGTH]
+def _job_text(key: str, batch: int, job_names: dict[str, str], key_length: int | None) -> str:
+    name = job_names.get(key) or key[:key_length]
     return f"{name} x{batch}" if batch else name

@@ -71,6 +71,14 @@ class Accumulation:
         passes, batches = divmod(counted, total) if total else (0, counted)
         return passes * self._steps_of_pass(total) + batches // self.batches
 
+    def batches_of_loop(self, total: int) -> int:
+        """Returns how far the numbers of a loop that shows each step may lie apart, where nothing names its unit.
+
+        Args:
+            total: Of the loop; one of all batches of the stated steps may show those of each step together.
+        """
+        return self.batches if total > 0 and self._steps_of_pass(total) == self.steps_total else 1
+
     def steps_of_epochs(self, epochs: int, total: int) -> int:
         """Returns the optimizer steps of whole epochs whose bars have that total."""
         return epochs * (total if total == self.steps_total else self._steps_of_pass(total))

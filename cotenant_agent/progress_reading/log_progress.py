@@ -6,9 +6,7 @@ What is read at once, kept of a line, searched, and spent on searching is bounde
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
-import math
 import os
 import re
 import signal
@@ -21,37 +19,21 @@ from typing import NamedTuple
 from cotenant_agent.keeper.lost_output import read_lost
 from cotenant_agent.progress_reading.batch_counters import Accumulation
 from cotenant_agent.progress_reading.counters_of_one_line import is_no_step, surest_of
+from cotenant_agent.progress_reading.epoch_shares import EpochShares
+from cotenant_agent.progress_reading.found_steps import LABEL_REACH, Found, read_match, read_unnamed
 from cotenant_agent.progress_reading.log_reading import open_quietly
 from cotenant_agent.progress_reading.loss_recognition import printed_loss
-from cotenant_agent.progress_reading.printed_numbers import integer_of, total_behind
-from cotenant_agent.progress_reading.progress import ProgressReport, is_counter
+from cotenant_agent.progress_reading.progress import ProgressReport
 from cotenant_agent.progress_reading.progress_recognition import (
     GROWING_VALUES_MIN,
-    SAMPLE_GROUP,
     STEP_GROUP,
-    find_loop,
     is_beyond_stated,
-    is_other_work,
     recognised,
     steps_of_full_bar,
     steps_of_last_epoch,
-    steps_of_samples,
 )
-from cotenant_agent.progress_reading.sparse_counters import (
-    find_percent_counter,
-    find_sparse_counter,
-    is_of_epoch,
-    stated_epochs,
-)
-from cotenant_agent.progress_reading.step_counting import (
-    LOOP_MARK,
-    OF_EPOCH_MARK,
-    SPARSE_MARK,
-    PrintedStep,
-    StepCounter,
-    label_of,
-    nested,
-)
+from cotenant_agent.progress_reading.sparse_counters import stated_epochs
+from cotenant_agent.progress_reading.step_counting import StepCounter, nested
 from cotenant_agent.storage.durable_files import read_integer
 from cotenant_agent.system_clock import wall_ms
 
@@ -69,7 +51,6 @@ _LINE_LIMIT = 8192
 """Of a longer line the end is searched."""
 _WINDOW = 2048
 """Of a line that is searched at once: some expressions take a time that grows with the square of it."""
-_LABEL_REACH = 256
 _OVERLAP = 512
 """So much of a window is searched again with what follows, so that nothing is cut."""
 _SEARCH_LIMIT_S = 0.05
@@ -81,11 +62,6 @@ _TIMEOUTS_MAX = 20
 """After so many of a bad expression it is given up."""
 _MATCHES_MAX = 20_000
 """Of one reading; the newest count."""
-
-
-class _Found(NamedTuple):
-    printed: PrintedStep
-    loss: float | None
 
 
 class _Line(NamedTuple):
@@ -117,17 +93,19 @@ class LogProgress:
         self._windows = self._lines = self._timeouts = 0
         self._loss: float | None = None
         self._epoch = 0
-        self._counter = StepCounter(values_min)
+        self._counter, self._shares = StepCounter(values_min), EpochShares(steps_total)
         self._inode = self._offset = self._lost_bytes = self._newly_lost_bytes = 0
         self._written_wall_ms = self._reported_at_ns = 0
         with contextlib.suppress(ValueError):
             record = record if isinstance(record, Mapping) else {}
+            self._shares.take_record(record)
             self._counter = StepCounter.from_record(record, values_min)
             self._inode, self._offset = read_integer(record, "inode"), read_integer(record, "offset")
             self._lost_bytes = read_integer(record, "lost_bytes")
 
     def note_epochs(self, text: str) -> None:
         """Remember how many epochs a command or a log states: they are no steps, but where the job says so."""
+        self._shares.note(text)
         epochs = stated_epochs(text)
         if epochs != self._steps_total:
             self._counter.epochs = max(self._counter.epochs, min(epochs, _EPOCHS_MAX))
@@ -148,6 +126,7 @@ class LogProgress:
             return self._counter.steps_at_end
         accumulation = self._counter.accumulation
         counted = max(steps_of_last_epoch(tail, steps_total, accumulation), self._counter.steps_at_end)
+        counted = max(counted, self._shares.steps_at_end(tail))
         return counted or steps_of_full_bar(tail, accumulation)
 
     def to_record(self) -> dict[str, object]:
@@ -156,7 +135,7 @@ class LogProgress:
         of_lost_bytes = min(rest_bytes, self._newly_lost_bytes)
         offset = max(0, self._offset - rest_bytes + of_lost_bytes)
         place = {"inode": self._inode, "offset": offset, "lost_bytes": self._lost_bytes - of_lost_bytes}
-        return {**place, **self._counter.to_record()}
+        return {**place, **self._counter.to_record(), **self._shares.to_record()}
 
     def read(self, now_ns: int) -> list[ProgressReport]:
         """The newest progress since the last reading, if any; 256 KiB at most are read."""
@@ -205,10 +184,10 @@ class LogProgress:
         if self._pattern is None and self._expression and not text.isspace():
             self._pattern = re.compile(self._expression)  # takes longer than a search may
         if self._recognises and self._offset <= _SETTINGS_BYTES:
-            self.note_epochs(text)
+            self.note_epochs(text.rpartition("\n")[0])  # of a line that has not ended a number may be cut
         lines, rest = self._split(text)
         self._rest, self._windows, self._lines = "", 0, 0
-        found: deque[_Found] = deque(maxlen=_MATCHES_MAX)
+        found: deque[Found] = deque(maxlen=_MATCHES_MAX)
         try:
             with _time_limit():
                 self._search_lines(lines, rest, found)
@@ -228,7 +207,7 @@ class LogProgress:
             lines.append(_Line(content, begins_over or self._is_written_over))
         return lines, rest
 
-    def _search_lines(self, lines: Sequence[_Line], rest: str, found: deque[_Found]) -> None:
+    def _search_lines(self, lines: Sequence[_Line], rest: str, found: deque[Found]) -> None:
         """Add what whole lines show to `found`, and keep what is left of the one that has not ended."""
         for line in lines:
             text = line.text[-_LINE_LIMIT:]
@@ -241,7 +220,7 @@ class LogProgress:
             rest = rest[self._search_line(rest, found, is_whole=False) :]
         self._rest = rest
 
-    def _take_timeout(self, lines: Sequence[_Line], rest: str, found: deque[_Found]) -> None:
+    def _take_timeout(self, lines: Sequence[_Line], rest: str, found: deque[Found]) -> None:
         """Count a bad expression's failure; after too much text for a good one search the newest lines at least."""
         if self._windows <= _WINDOWS_EXPECTED:
             self._timeouts += 1
@@ -253,7 +232,7 @@ class LogProgress:
         with contextlib.suppress(TimeoutError), _time_limit():
             self._search_lines(newest, rest, found)
 
-    def _search_line(self, line: str, found: deque[_Found], *, is_whole: bool, is_written_over: bool = False) -> int:
+    def _search_line(self, line: str, found: deque[Found], *, is_whole: bool, is_written_over: bool = False) -> int:
         """Add what the line shows to `found`; returns how much of it need not be searched again."""
         start = 0
         while is_whole or len(line) - start >= _WINDOW:
@@ -263,14 +242,17 @@ class LogProgress:
             end = self._search_window(window, settled, found)
             if is_last:
                 if self._recognises and not start and not end:
-                    found.extend(_unnamed(line, self._steps_total, is_written_over=is_written_over))
+                    share = self._shares.read(line)
+                    found.extend(
+                        [share] if share else read_unnamed(line, self._steps_total, is_written_over=is_written_over)
+                    )
                 return len(line)
             start += max(end, settled - _OVERLAP)
         return start
 
-    def _search_window(self, window: str, settled: int, found: deque[_Found]) -> int:
+    def _search_window(self, window: str, settled: int, found: deque[Found]) -> int:
         """Add the steps whose matches end in the settled part; returns where the last one ends."""
-        end, shown = 0, list[_Found]()
+        end, shown = 0, list[Found]()
         self._windows += 1
         for match in self._pattern.finditer(window) if self._pattern is not None else ():
             if match.end() > settled:
@@ -278,12 +260,12 @@ class LogProgress:
             if self._recognises and is_beyond_stated(match, self._steps_total):
                 continue
             group = (self._recognises and match.lastgroup) or STEP_GROUP
-            before = window[end : match.start(group)][-_LABEL_REACH:]
-            item = _read_match(match, group, before, self._batch_size)
+            before = window[end : match.start(group)][-LABEL_REACH:]
+            item = read_match(match, group, before, self._batch_size)
             end = match.end()
             if item is not None and self._recognises:
-                item = _Found(nested(item.printed, window[end:]), printed_loss(before, window[end:]))
-                if is_no_step(item.printed.label, window[: match.start(group)][-_LABEL_REACH:], window[end:]):
+                item = Found(nested(item.printed, window[end:]), printed_loss(before, window[end:]))
+                if is_no_step(item.printed.label, window[: match.start(group)][-LABEL_REACH:], window[end:]):
                     continue
             if item is not None:
                 shown.append(item)
@@ -291,7 +273,7 @@ class LogProgress:
         found.extend(shown[place] for place in sure)
         return end
 
-    def _take(self, found: _Found) -> None:
+    def _take(self, found: Found) -> None:
         if self._counter.take(found.printed):
             self._loss = self._loss if found.loss is None else found.loss
             self._epoch = max(found.printed.epoch, 0)
@@ -322,58 +304,6 @@ class LogProgress:
         content = os.pread(descriptor, _READ_BYTES, self._offset)
         self._offset += len(content)
         return content
-
-
-def _unnamed(line: str, steps_total: int, *, is_written_over: bool) -> list[_Found]:
-    """What a line counts in words that are not known, or in none."""
-    match, mark = (find_loop(line) if is_written_over else None), LOOP_MARK
-    if match is None:
-        match, mark = find_percent_counter(line, steps_total), ""
-    if match is None:
-        match, mark = find_sparse_counter(line), SPARSE_MARK
-    if match is None:
-        return []
-    before = line[: match.start(STEP_GROUP)][-_LABEL_REACH:]
-    item = _read_match(match, STEP_GROUP, before, 0)
-    if item is None or is_other_work(item.printed.label):
-        return []
-    if mark == SPARSE_MARK and item.printed.total:
-        if is_of_epoch(before):
-            mark = OF_EPOCH_MARK
-        elif steps_total not in (0, item.printed.total):
-            return []
-    printed = dataclasses.replace(item.printed, label=mark + item.printed.label)
-    return [_Found(printed, printed_loss(before, line[match.end() :]))]
-
-
-def _read_match(match: re.Match[str], group: str, before: str, batch_size: int) -> _Found | None:
-    step = _counter(match, group)
-    total = total_behind(match.string, match.end(group), step)
-    if group == SAMPLE_GROUP:
-        # Whether a last smaller batch is trained or dropped is not printed: in doubt it is not counted.
-        step, total = steps_of_samples(step, total, batch_size), total // batch_size
-    if step < 0:
-        return None
-    return _Found(
-        PrintedStep(step=step, total=total, label=label_of(before), epoch=_counter(match, "epoch")), _loss(match)
-    )
-
-
-def _counter(match: re.Match[str], group: str) -> int:
-    """The number in a group; -1 where there is none, or one that cannot be."""
-    try:
-        number = integer_of(match[group] or "")
-    except IndexError:
-        return -1
-    return number if is_counter(number) else -1
-
-
-def _loss(match: re.Match[str]) -> float | None:
-    try:
-        loss = float(match["loss"] or "")
-    except (IndexError, ValueError):
-        return None
-    return loss if math.isfinite(loss) else None
 
 
 @contextlib.contextmanager

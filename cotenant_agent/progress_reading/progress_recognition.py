@@ -137,6 +137,9 @@ _OUTER_LOOP = re.compile(
     r"|layer|class|stage|patience|counter|correct|score|reward|game)|/s\b"
 )
 
+# Of bars of samples only: of steps these words may be anything.
+_MAKES_DATA = re.compile(r"(?i)\b(?:add|apply|convert|creat|flatten|group|pack|truncat)")
+
 # What was saved at a step has come that far; files that are saved one by one have not.
 _SAVING = re.compile(r"(?i)\b(?:sav|writing\b)")
 _AT_STEP = re.compile(rf"(?i)\b(?:{_WORDS})$")
@@ -265,3 +268,8 @@ def is_other_work(label: str) -> bool:
     if _SAVING.search(label) is not None and _AT_STEP.search(label) is None:
         return True
     return _OTHER_WORK.search(label) is not None
+
+
+def makes_data(label: str) -> bool:
+    """Whether the words before a number of samples say that these are made ready, as libraries of data sets do."""
+    return _MAKES_DATA.search(label) is not None

@@ -33,7 +33,8 @@ _LINE_BEGINS = re.compile(r"(?i)(?:^\s{0,8}|[:|>\]-] |\binfo {1,2})[\[(#@]? {0,8
 _DIGIT = re.compile("[0-9]")
 # In the singular it is mostly the number of the present one.
 _STATED_EPOCHS = re.compile(
-    r"(?i)(?<![a-z])(?:epochs|(?:num|n|max|total)[_-]epoch)\b[\"']?(?:\s{0,2}[:=]\s{0,2}|\s{1,16})([0-9]{1,9})(?![\w.])"
+    r"(?i)(?<![a-z])(?:epochs|(?:num|n|max|total)[_-]epoch)\b[\"']?(?:\s{0,2}[:=]\s{0,2}|\s{1,16})([0-9]{1,9})"
+    r"(?:\.0{1,6})?(?![\w.])"
     r"|(?<![\w.,/-])([0-9]{1,9})\s(?:training\s)?epochs\b"
 )
 _NUMBERED_EPOCH = re.compile(r"(?i)\bep(?:och)?s?\b[ :=#\[(]{0,3}[0-9]")

@@ -33,6 +33,8 @@ Epochs, files and devices are printed one by one; samples grow by a multiple of 
 """
 OF_EPOCH_MARK = SPARSE_MARK * 2
 """The same of a number behind that of an epoch, which it can be none of itself."""
+SHARE_MARK = "\b"
+"""Before the label of steps that are reckoned out of a part of all epochs: a count out of the same total is surer."""
 NESTED_MARK = "\f"
 """Before the label of a bar below another one: of batches below epochs, or of an evaluation below steps."""
 _CURSOR_UP = "\x1b[A"
@@ -234,17 +236,25 @@ class StepCounter:
 
     def _counts(self, label: str, total: int, bar: _Bar) -> bool:
         if label.startswith(LOOP_MARK):
-            is_one_by_one = bar.first <= 1 and 2 * bar.values > bar.peak - bar.first
+            batches = self.accumulation.batches_of_loop(total)
+            is_one_by_one = bar.first <= batches and 2 * batches * bar.values > bar.peak - bar.first
             return is_one_by_one and bar.values >= _LOOP_VALUES_MIN
         if label.startswith(SPARSE_MARK):
             if label.startswith(OF_EPOCH_MARK):
                 return bar.is_even(1)
             return bar.steps > self.epochs and bar.is_even(_SPARSE_DISTANCE_MIN)
+        if label.startswith(SHARE_MARK) and self._has_surer(label, total):
+            return False
         if label.startswith(NESTED_MARK) and self._is_evaluation(bar):
             return False
         if self._values_min > 1 and not total and _SIZE_LABEL.search(label) is not None and bar.may_be_sizes():
             return False
         return bar.values >= self._values_min or bar.base > 0
+
+    def _has_surer(self, label: str, total: int) -> bool:
+        """Whether steps out of the same total are counted themselves, as by the bar of transformers' Trainer."""
+        others = (key for key, bar in self._bars.items() if bar.values >= self._values_min)
+        return any(other != label and other_total == total for other, other_total in others)
 
     def _is_evaluation(self, nested: _Bar) -> bool:
         """Whether the bar above goes on by several each time that the one below begins: epochs go on by one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -27,6 +28,8 @@ from predictor_service.settings import SETTINGS, Settings
 
 _PATH: Final = click.Path(path_type=Path)
 _KEY: Final = re.compile(r"[0-9a-f]{12,64}")
+_JOB_WIDTH: Final = 14
+"""On a terminal, with the gap behind; `forget --job-key` takes that much of a key."""
 _FLAGS: Final = {
     "foreign_load": "another process used the device: no training, no pair",
     "unsteady": "step times scattered: no training",
@@ -110,8 +113,9 @@ def list_command(settings: Settings, output: str) -> None:
     if output == "json":
         click.echo(json.dumps({"schema": "cotenant.profiles/1", "jobs": jobs}))
         return
+    width = _JOB_WIDTH if _is_terminal() else 2 + max((len(job["job_key"]) for job in jobs), default=0)
     click.echo(
-        f"{'job':<14}{'device':<22}{'batch':>8}{'alone':>7}{'shared':>8}{'step ms':>11}{'busy':>7}{'peak MiB':>10}"
+        f"{'job':<{width}}{'device':<22}{'batch':>8}{'alone':>7}{'shared':>8}{'step ms':>11}{'busy':>7}{'peak MiB':>10}"
     )
     for job in jobs:
         figures = (
@@ -119,7 +123,11 @@ def list_command(settings: Settings, output: str) -> None:
             f"{_cell(job['memory_peak_mib'], '.0f'):>10}"
         )
         counts = f"{job['batch']:>8}{job['alone']:>7}{job['beside']:>8}"
-        click.echo(f"{job['job_key'][:12]:<14}{job['device']:<22}{counts}{figures}")
+        click.echo(f"{job['job_key'][: width - 2]:<{width}}{job['device']:<22}{counts}{figures}")
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 def _by_job(windows: Sequence[MeasurementWindow]) -> list[list[MeasurementWindow]]:

@@ -148,3 +148,26 @@ def test_batches_beyond_the_stated_steps_are_no_steps_done_and_still_show_that_t
         assert attempt.track.close_window().steps == 10
     attempt.directory.exit.write_text('{"return_code": 0}')
     assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="").steps_done == 80  # FINISHED_BEYOND says so
+
+
+@pytest.mark.parametrize("form", ["\r{0}/240", "\rsweep {0}/240 | 0.31"])
+def test_a_line_that_is_written_over_once_a_step_tells_each_step(tmp_path: Path, form: str) -> None:
+    steps = [form.format(number) for number in range(4, 241, 4)]
+    assert [read(tmp_path, "".join(steps[:done]), 60, 4) for done in (20, 41, 60)] == [20, 41, 60]
+    assert read(tmp_path, "".join(form.format(number) for number in range(0, 241, 4)), 60, 4) == 60
+    assert read(tmp_path, "".join(form.format(number) for number in range(1, 241)), 60, 4) == 60
+
+
+@pytest.mark.parametrize(
+    ("every", "steps_total", "batches"),
+    [
+        (4, 60, 1),  # nothing says that four make a step
+        (4, 0, 4),
+        (4, 15, 4),  # samples, four at a time: 240 are 60 batches, and these 15 steps
+        (12, 60, 4),  # now and then, as samples may be too
+    ],
+)
+def test_what_is_written_over_now_and_then_may_count_anything(
+    tmp_path: Path, every: int, steps_total: int, batches: int
+) -> None:
+    assert read(tmp_path, "".join(f"\r{number}/240" for number in range(every, 241, every)), steps_total, batches) == 0

@@ -258,3 +258,30 @@ def test_a_number_counts_before_the_percentage_that_it_is_of_the_stated_steps(
     for steps_total, counted in ((80, 80 if is_counted else 0), (0, 0)):
         reading = LogProgress(log, "", None, steps_total)
         assert max([0, *(report.step for report in reading.read_to_end(1))]) == counted
+
+
+@pytest.mark.parametrize(
+    ("words", "is_counted"),
+    [
+        ("Epoch 1", True),
+        ("Training", True),
+        ("train on dataset A", True),
+        ("Adding EOS to train dataset", False),
+        ("Applying chat template to train dataset", False),
+        ("Truncating train dataset", False),
+        ("Packing train dataset", False),
+        ("Grouping texts in chunks of 128", False),
+        ("Converting train dataset to ChatML", False),
+        ("Creating json from Arrow format", False),
+        ("Flattening the indices", False),
+    ],
+)
+def test_bars_of_a_data_set_that_is_made_ready_count_no_samples(
+    tmp_path: Path, words: str, *, is_counted: bool
+) -> None:
+    """Libraries of data sets draw theirs in examples too, and the batch of the job is known."""
+    log = tmp_path / "out.log"
+    bars = [f"\r{words}: {10 * part}%|###  | {100 * part}/1000 [00:01<00:02, 5123.4 examples/s]" for part in range(11)]
+    log.write_text("".join(bars))
+    steps = [report.step for report in LogProgress(log, "", None, 500, batch_size=10).read_to_end(1)]
+    assert steps == ([100] if is_counted else [])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.capture.reasons import NotCapturedError
-from cotenant.cli import capture_command, submit_capture
+from cotenant.cli import active_environment, capture_command, submit_capture
 from cotenant.cli.active_environment import foreign_python_note, with_python_of_here
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakePredictor, FakeScheduler
@@ -54,6 +54,30 @@ def test_nothing_is_told_where_the_python_is_no_other_or_was_named(
 ) -> None:
     monkeypatch.setenv("VIRTUAL_ENV", str(foreign.parent.parent) if active == "own" else active)
     assert foreign_python_note(command, environment) == ""
+
+
+@pytest.mark.parametrize("has_own_torch", [False, True])
+@pytest.mark.parametrize("has_other_torch", [False, True])
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_python_that_conda_puts_first_on_the_path_is_told_where_it_alone_has_torch(
+    foreign: Path, *, has_own_torch: bool, has_other_torch: bool, stale: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conda's base is activated on top of the environment that holds cotenant, or only its folder is on PATH."""
+    foreign.chmod(0o755)
+    if has_other_torch:
+        torch = foreign.parent.parent / "lib" / "python3.12" / "site-packages" / "torch"
+        torch.mkdir(parents=True)
+        (torch / "__init__.py").touch()
+    if stale:
+        monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+        monkeypatch.setenv("CONDA_PREFIX", str(foreign.parent.parent))
+    monkeypatch.setenv("PATH", f"{foreign.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(active_environment, "find_spec", lambda name: object() if has_own_torch else None)
+    note = foreign_python_note(["python", "train.py"], {})
+    assert (f"{sys.executable}, which has no torch" in note) == (has_other_torch and not has_own_torch)
+    assert note == "" or note.endswith(f"write {foreign}")
+    monkeypatch.setenv("PATH", f"{Path(sys.prefix) / 'bin'}:{foreign.parent}")
+    assert foreign_python_note(["python", "train.py"], {}) == ""
 
 
 def test_a_capture_runs_the_python_that_a_node_of_up_would(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:

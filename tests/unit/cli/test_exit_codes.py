@@ -128,3 +128,46 @@ def test_following_a_log_exits_as_the_job_ended(cotenant: CommandLine, scheduler
     scheduler.jobs["job-000001"].phase = scheduling_pb2.JOB_PHASE_FAILED
     outcome = cotenant("logs", "-f", "job-000001", "--tail", "1")
     assert (outcome.code, outcome.out) == (7, "step 120/450 loss 1.0\n")
+
+
+def test_following_a_log_ends_with_the_job_though_its_node_knows_the_end_first(
+    cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    """The log of a cancelled job is complete on its node before the scheduler has the report of that."""
+    scheduler.jobs["job-000001"].phase = scheduling_pb2.JOB_PHASE_STOPPING
+    scheduler.changes = [changed(scheduler, scheduling_pb2.JOB_PHASE_CANCELLED)]
+    outcome = cotenant("logs", "-f", "job-000001", "--tail", "1")
+    assert (outcome.code, outcome.out) == (8, "step 120/450 loss 1.0\n")
+
+
+def test_following_a_log_goes_on_with_the_next_attempt(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    job = scheduler.jobs["job-000001"]
+    job.phase, job.attempt = scheduling_pb2.JOB_PHASE_STOPPING, 1
+    phases = (
+        scheduling_pb2.JOB_PHASE_PENDING,
+        scheduling_pb2.JOB_PHASE_STARTING,
+        scheduling_pb2.JOB_PHASE_RUNNING,
+        scheduling_pb2.JOB_PHASE_FAILED,
+    )
+    scheduler.changes = [changed(scheduler, phase, attempt=min(place, 1) + 1) for place, phase in enumerate(phases)]
+    outcome = cotenant("logs", "-f", "job-000001", "--tail", "1")
+    assert outcome.code == 7
+    assert outcome.out == "step 120/450 loss 1.0\n" + scheduler.logs["job-000001"].decode()
+    reads = [one for one in scheduler.seen if isinstance(one, scheduling_pb2.ReadJobLogRequest) and one.follow]
+    assert [(one.attempt, bool(one.tail_bytes)) for one in reads] == [(1, True), (2, False)]
+
+
+def test_following_a_named_attempt_ends_with_it(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    job = scheduler.jobs["job-000001"]
+    job.phase, job.attempt = scheduling_pb2.JOB_PHASE_RUNNING, 2
+    assert cotenant("logs", "-f", "job-000001", "--attempt", "1").code == 0
+    scheduler.changes = [changed(scheduler, scheduling_pb2.JOB_PHASE_PENDING)]
+    assert cotenant("logs", "-f", "job-000001", "--attempt", "2").code == 0
+    assert scheduler.changes == []
+
+
+def changed(scheduler: FakeScheduler, phase: scheduling_pb2.JobPhase.ValueType, attempt: int = 0) -> scheduling_pb2.Job:
+    job = scheduling_pb2.Job()
+    job.CopyFrom(scheduler.jobs["job-000001"])
+    job.phase, job.attempt = phase, attempt or job.attempt
+    return job

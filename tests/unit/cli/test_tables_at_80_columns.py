@@ -253,6 +253,14 @@ def test_a_row_that_goes_into_a_pipe_is_one_line(
         assert job.job_id in row
 
 
+def test_keys_of_jobs_go_whole_into_a_pipe(
+    cotenant: CommandLine, predictor: FakePredictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert f"{'cd' * 4} x16" in cotenant("pairs").out
+    monkeypatch.delenv("COLUMNS")
+    assert f"{'cd' * 32} x16" in cotenant("pairs").out
+
+
 def test_what_is_said_of_a_deadline_goes_on_behind_a_reason_without_its_full_stop() -> None:
     job = scheduling_pb2.Job(job_id="job-1", phase=scheduling_pb2.JOB_PHASE_PENDING, deadline_missed_by_ms=31_000)
     job.reason.code, job.reason.message = "HELD", "The job is held."

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from cotenant.client_errors import InputError
 from cotenant.profile_schema import PairRow, SoloRow, read_rows
+from predictor_service.commands import profiles
 from predictor_service.commands.program import program
 from predictor_service.errors import InvalidRequestError, PredictorError
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
@@ -53,7 +54,16 @@ def test_list_shows_one_line_for_a_job(state: Path) -> None:
     assert [item["step_ms"] for item in jobs if item["alone"]] == [5.0, 5.0]
     table = run(state, "list").stdout
     assert len(table.splitlines()) == 4
-    assert max(map(len, table.splitlines())) <= 100
+    assert sorted(line.split()[0] for line in table.splitlines()[1:]) == sorted(item["job_key"] for item in jobs)
+
+
+def test_a_list_on_a_terminal_shows_as_much_of_a_key_as_tells_jobs_apart(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiles, "_is_terminal", lambda: True)
+    table = run(state, "list").stdout.splitlines()
+    assert max(map(len, table)) <= 100
+    assert all(len(line.split()[0]) == 12 for line in table[1:])
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
