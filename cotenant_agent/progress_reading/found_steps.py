@@ -13,6 +13,7 @@ from cotenant_agent.progress_reading.progress import is_counter
 from cotenant_agent.progress_reading.progress_recognition import (
     SAMPLE_GROUP,
     STEP_GROUP,
+    find_inner_loop,
     find_loop,
     is_other_work,
     makes_data,
@@ -21,6 +22,8 @@ from cotenant_agent.progress_reading.progress_recognition import (
 from cotenant_agent.progress_reading.sparse_counters import find_percent_counter, find_sparse_counter, is_of_epoch
 from cotenant_agent.progress_reading.step_counting import LOOP_MARK, OF_EPOCH_MARK, SPARSE_MARK, PrintedStep, label_of
 
+_OF_STATED_STEPS = " update"
+"""Behind the label of a loop that the stated steps are made of: however many batches a step takes, it counts steps."""
 LABEL_REACH = 256
 """Characters before a number in which the words that name it stand."""
 
@@ -40,11 +43,7 @@ def read_unnamed(line: str, steps_total: int, *, is_written_over: bool) -> list[
         steps_total: What the job states; 0 = nothing.
         is_written_over: The next line is written over it, or it over the one before.
     """
-    match, mark = (find_loop(line) if is_written_over else None), LOOP_MARK
-    if match is None:
-        match, mark = find_percent_counter(line, steps_total), ""
-    if match is None:
-        match, mark = find_sparse_counter(line), SPARSE_MARK
+    match, mark, unit = _find_unnamed(line, steps_total, is_written_over=is_written_over)
     if match is None:
         return []
     before = line[: match.start(STEP_GROUP)][-LABEL_REACH:]
@@ -56,8 +55,19 @@ def read_unnamed(line: str, steps_total: int, *, is_written_over: bool) -> list[
             mark = OF_EPOCH_MARK
         elif steps_total not in (0, item.printed.total):
             return []
-    printed = dataclasses.replace(item.printed, label=mark + item.printed.label)
+    printed = dataclasses.replace(item.printed, label=mark + item.printed.label + unit)
     return [Found(printed, printed_loss(before, line[match.end() :]))]
+
+
+def _find_unnamed(line: str, steps_total: int, *, is_written_over: bool) -> tuple[re.Match[str] | None, str, str]:
+    """Where the number stands, and what is put before and behind its label."""
+    if is_written_over and (found := find_loop(line)) is not None:
+        return found, LOOP_MARK, ""
+    if (found := find_percent_counter(line, steps_total)) is not None:
+        return found, "", ""
+    if (found := find_inner_loop(line, steps_total)) is not None:
+        return found, "", _OF_STATED_STEPS
+    return find_sparse_counter(line), SPARSE_MARK, ""
 
 
 def read_match(match: re.Match[str], group: str, before: str, batch_size: int) -> Found | None:

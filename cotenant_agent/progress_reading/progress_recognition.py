@@ -117,6 +117,11 @@ _LOOP = re.compile(
     rf"(?P<{STEP_GROUP}>{INTEGER})"
     rf"(?= ?/ {{0,8}}{INTEGER}(?!{_NO_LOOP}))"
 )
+_LOOPS_IN_LOOPS = 2
+_OUT_OF_TOTAL = re.compile(
+    rf"(?i)(?<![\w.,/:-])(?P<{STEP_GROUP}>[0-9]{{1,9}}) ?(?:/|(?:out )?of|von|sur|de|di|из) {{0,6}}"
+    rf"(?P<total>[0-9]{{1,9}})(?![\w./])(?!{_NO_LOOP})"
+)
 _DIGITS = re.compile("[0-9]")
 _LOOP_TOTAL_MIN = 20
 """What ends earlier may be epochs, folds or devices."""
@@ -244,6 +249,23 @@ def find_loop(text: str) -> re.Match[str] | None:
     unit = _DIGITS.split(text[: found.start(STEP_GROUP)])[-1]
     is_loop = total_behind(text, end, step) >= max(step, _LOOP_TOTAL_MIN)
     return found if is_loop and not is_outer_loop(unit) else None
+
+
+def find_inner_loop(line: str, steps_total: int) -> re.Match[str] | None:
+    """Returns where a line shows the inner one of two loops that make the stated steps, as `tour 1/2 > leg 5/40`.
+
+    Args:
+        line: One without any number whose words name it.
+        steps_total: What the job states; 0 = nothing, and then two totals tell nothing.
+    """
+    loops = list(_OUT_OF_TOTAL.finditer(line)) if steps_total > 0 else []
+    if len(loops) != _LOOPS_IN_LOOPS:
+        return None
+    outer, inner = ((integer_of(each[STEP_GROUP]), integer_of(each["total"])) for each in loops)
+    is_inside = outer[0] <= outer[1] and inner[0] <= inner[1]
+    unit = line[loops[0].end() : loops[1].start()]
+    makes_steps = outer[1] > 1 and outer[1] * inner[1] == steps_total
+    return loops[1] if is_inside and makes_steps and not is_outer_loop(unit) else None
 
 
 def is_outer_loop(unit: str) -> bool:

@@ -285,3 +285,52 @@ def test_bars_of_a_data_set_that_is_made_ready_count_no_samples(
     log.write_text("".join(bars))
     steps = [report.step for report in LogProgress(log, "", None, 500, batch_size=10).read_to_end(1)]
     assert steps == ([100] if is_counted else [])
+
+
+LOOPS_IN_LOOPS = [
+    "season {outer} of 2 > group {inner}/40 > poisson {loss:.3f}",
+    "tour {outer}/2, leg {inner}/40: {loss:.2f}",
+    "Durchgang {outer} von 2 | Baum {inner} von 40 | {loss:.3f}",
+    "[{outer}/2] <{inner}/40> {loss:.2f} m",
+    "2026-11-29 16:49:20 INFO season {outer} / 2 leg {inner} / 40",
+]
+
+
+def of_loops(form: str, *, legs: Iterable[int], tours: Iterable[int]) -> str:
+    lines = [form.format(outer=outer, inner=inner, loss=3 - inner / 40) for outer in tours for inner in legs]
+    return "".join(f"{line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("form", LOOPS_IN_LOOPS)
+@pytest.mark.parametrize("tours", [(1, 2), (0, 1)])
+@pytest.mark.parametrize("legs", [range(5, 41, 5), range(1, 41), range(0, 40, 5)])
+def test_two_loops_that_make_the_stated_steps_count_them(
+    tmp_path: Path, form: str, tours: tuple[int, int], legs: range
+) -> None:
+    done = steps_of(tmp_path, of_loops(form, legs=legs, tours=tours), 80)
+    assert done == 40 + legs[-1]
+    half = of_loops(form, legs=legs, tours=tours[:1])
+    assert steps_of(tmp_path, half, 80) == legs[-1]
+
+
+def test_two_loops_count_steps_however_many_batches_a_step_takes(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(of_loops(LOOPS_IN_LOOPS[0], legs=range(5, 41, 5), tours=(1, 2)))
+    log = LogProgress(tmp_path / "log", "", steps_total=80)
+    log.note_batches(4)
+    assert log.read_to_end(1)[-1].step == 80
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "tour {outer}/2 leg {inner}/39",  # makes no 80
+        "tour {outer}/2 leg {inner}/40 of 3/3",
+        "epoch {outer}/2 validation {inner}/40",
+        "tour {outer}/2 file {inner}/40",
+        "tour {outer}/2 {inner}/40 GiB",
+        "leg {inner}/40",
+    ],
+)
+def test_two_loops_of_something_else_count_nothing(tmp_path: Path, form: str) -> None:
+    (tmp_path / "log").write_text(of_loops(form, legs=range(1, 41), tours=(1, 2)))
+    assert LogProgress(tmp_path / "log", "", steps_total=80).read_to_end(1) == []
