@@ -52,7 +52,7 @@ def find_program(name: str, *, working_directory: str, search_path: str) -> str:
     Raises:
         NotRunnableError: No directory of the search path has a program of this name.
     """
-    if "/" in name and (Path(working_directory, name).exists() or not misread(name)):
+    if "/" in name and (not misread(name) or _mode(Path(working_directory, name))):
         return str(Path(working_directory, name))
     for folder in search_path.split(os.pathsep):
         candidate = Path(working_directory, folder, name)
@@ -65,7 +65,7 @@ def find_program(name: str, *, working_directory: str, search_path: str) -> str:
 
 
 def _remedy(name: str, working_directory: str) -> str:
-    if Path(working_directory, name).is_file():
+    if stat.S_ISREG(_mode(Path(working_directory, name))):
         return f"the file in {working_directory} is ./{name}; where it is no program, put bash or python before it"
     return "name it by its path, or submit the PATH that has it: --env PATH=..."
 
@@ -76,7 +76,8 @@ def misread(name: str) -> str:
     Args:
         name: First word of a command.
     """
-    if _ASSIGNMENT.fullmatch(name):
+    # A line in quotes may begin with variables as well.
+    if _ASSIGNMENT.fullmatch(name) and not re.search(r"\s", name):
         return f"it is a variable: submit it as --env {shlex.quote(name)}, before the --"
     if name in _WORDS_OF_SHELLS:
         return "it is a word of shells: put the whole line behind bash -c in quotes; --workdir names a folder"
@@ -148,10 +149,15 @@ def _check_interpreter(path: str, head: bytes, working_directory: str, search_pa
 
 
 def _is_program(path: Path) -> bool:
+    return stat.S_ISREG(_mode(path)) and os.access(path, os.X_OK)
+
+
+def _mode(path: Path) -> int:
+    """Returns kind and rights of what a path names; 0 = nothing, or nothing that can be looked at."""
     try:
-        return path.is_file() and os.access(path, os.X_OK)
+        return path.stat().st_mode
     except (OSError, ValueError):
-        return False
+        return 0
 
 
 def _read_head(path: str) -> bytes | None:

@@ -141,10 +141,13 @@ def _folder_with_file(plan: ScriptPlan, last: str) -> Path | None:
     """The folder of the script, where that has the file that was missed in the folder in which it was started."""
     missed = last.removeprefix(_NO_FILE).strip("' ")
     script = script_of(plan.command)
-    if not last.startswith(_NO_FILE) or not script or PurePath(missed).is_absolute():
+    if not last.startswith(_NO_FILE) or not missed or not script or PurePath(missed).is_absolute():
         return None
     folder = (plan.directory / script).parent
-    return folder if folder != plan.directory and (folder / missed).exists() else None
+    try:
+        return folder if folder != plan.directory and (folder / missed).exists() else None
+    except OSError:  # a log may say anything, and a folder may be closed to us
+        return None
 
 
 def _last_words(log: str) -> str:

@@ -191,5 +191,5 @@ def test_a_file_that_lies_where_the_script_does_is_said_to(tmp_path: Path) -> No
     error = why_not(plan, outcome(status=1, log=log.format("../conf.json")))
     assert error.remedy == f"cd {tmp_path / 'src'}; submit: --workdir {tmp_path / 'src'}"
     assert f"is not there from {tmp_path}, but is from {tmp_path / 'src'}" in error.message
-    for missed in ("../absent.json", "/absent.json"):
+    for missed in ("../absent.json", "/absent.json", "", "x" * 300):
         assert "--workdir" not in why_not(plan, outcome(status=1, log=log.format(missed))).remedy
