@@ -28,7 +28,8 @@ def batch_lines_note(command: Sequence[str], directory: Path) -> str:
     if not found:
         return ""
     flags = FLAGS["submit"]
-    stated = [flag for _, line in found for flag in _FLAG.findall(line)]
+    # Letters mean something else to others: -N is a name in PBS, -W a time in LSF.
+    stated = [flag for scheduler, line in found if scheduler == "SBATCH" for flag in _FLAG.findall(line)]
     here = dict.fromkeys(flag if flag in _OWN else flags[flag] for flag in stated if flag in flags or flag in _OWN)
     as_flags = f"; say the same with {', '.join(here)}" if here else ""
     return (
