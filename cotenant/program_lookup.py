@@ -14,7 +14,8 @@ from pathlib import Path, PurePath
 
 _HEAD_BYTES = 256
 """As much of a script's first line as Linux reads."""
-_SHOWN_PATH_CHARACTERS = 400
+_SHOWN_CHARACTERS = 400
+"""Of a name or a search path: one word of a command may have 128 KiB, which no answer of a service takes."""
 NOTEBOOK = ".ipynb"
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 _SHELL = re.compile(r"(?:ba|da|z|k)?sh")
@@ -60,7 +61,7 @@ def find_program(name: str, *, working_directory: str, search_path: str) -> str:
             return str(candidate)
     raise NotRunnableError(
         misread(name)
-        or f"no program {name!r} on PATH ({search_path[:_SHOWN_PATH_CHARACTERS]}); {_remedy(name, working_directory)}"
+        or f"no program {_shown(name)!r} on PATH ({_shown(search_path)}); {_remedy(name, working_directory)}"
     )
 
 
@@ -78,7 +79,7 @@ def misread(name: str) -> str:
     """
     # A line in quotes may begin with variables as well.
     if _ASSIGNMENT.fullmatch(name) and not re.search(r"\s", name):
-        return f"it is a variable: submit it as --env {shlex.quote(name)}, before the --"
+        return f"it is a variable: submit it as --env {shlex.quote(_shown(name))}, before the --"
     if name in _WORDS_OF_SHELLS:
         return "it is a word of shells: put the whole line behind bash -c in quotes; --workdir names a folder"
     if name.endswith(NOTEBOOK):
@@ -90,7 +91,7 @@ def misread(name: str) -> str:
 
 def as_script(notebook: str) -> str:
     """Returns how a notebook becomes a script."""
-    return f"make a script of it: jupyter nbconvert --to script {shlex.quote(notebook)}"
+    return f"make a script of it: jupyter nbconvert --to script {shlex.quote(_shown(notebook))}"
 
 
 def check_program(path: str, *, working_directory: str, search_path: str) -> None:
@@ -174,4 +175,8 @@ def _read_head(path: str) -> bytes | None:
 
 
 def _refusal(path: str, finding: str) -> NotRunnableError:
-    return NotRunnableError(f"{path} {finding}")
+    return NotRunnableError(f"{_shown(path)} {finding}")
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -85,6 +85,14 @@ def test_what_is_not_there_is_refused_with_cause_and_remedy_and_forced_with_a_wa
     assert warnings_about(work, force=True, **fields) == ["FORCED"]
 
 
+@for_each("word", ["x", "./x", "A=", "x.ipynb"])
+def test_a_refusal_shows_no_more_of_a_long_word_than_an_answer_may_hold(work: Path, word: str) -> None:
+    long = "y" * 100_000 + word if word.endswith("ipynb") else word + "y" * 100_000
+    with pytest.raises(NoNodeRunsItError) as caught:
+        warnings_about(work, command=[long])
+    assert len(caught.value.message) + len(caught.value.metadata["remedy"]) < 8_000
+
+
 @pytest.mark.parametrize(
     "command",
     [
