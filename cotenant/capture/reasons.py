@@ -121,9 +121,9 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
         return NotCapturedError(f"the script {how}: {cause}", remedy=_OTHER_PYTHON, log=outcome.log)
     if folder := _folder_with_file(plan, last):
         cause = f"{last.removeprefix(_NO_FILE).strip()} is not there from {plan.directory}, but is from {folder}"
-        return NotCapturedError(
-            harmless(f"the script {how}: {cause}"), remedy=f"cd {folder}; submit: --workdir {folder}"
-        )
+        name = PurePath(script_of(plan.command)).name
+        remedy = harmless(f"start it as {name} from there: cd {folder}; submit: --workdir {folder}")
+        return NotCapturedError(harmless(f"the script {how}: {cause}"), remedy=remedy)
     if last == _NO_INPUT:
         cause = "it asks for input, and a job has none"
         return NotCapturedError(f"the script {how}: {cause}", remedy="give it as arguments or in a file")
