@@ -205,10 +205,8 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
         self, request: scheduling_pb2.CancelArrayRequest, context: grpc.ServicerContext
     ) -> scheduling_pb2.CancelArrayResponse:
         self._note(request, context)
-        tasks = [job for job in self.jobs.values() if job.spec.array_id == request.array_id]
-        for job in tasks:
-            job.phase = scheduling_pb2.JOB_PHASE_CANCELLED
-        return scheduling_pb2.CancelArrayResponse(job_ids=[job.job_id for job in tasks])
+        tasks = [job_id for job_id, job in self.jobs.items() if job.spec.array_id == request.array_id]
+        return scheduling_pb2.CancelArrayResponse(job_ids=tasks)
 
     def CordonNode(
         self, request: scheduling_pb2.CordonNodeRequest, context: grpc.ServicerContext
