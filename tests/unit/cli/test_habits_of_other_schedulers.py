@@ -71,6 +71,13 @@ def test_lines_for_another_scheduler_are_said_not_to_be_read(
     )
 
 
+def test_one_node_and_files_of_messages_need_no_flag_here(tmp_path: Path) -> None:
+    lines = "#SBATCH -e mlp.err -v\n#SBATCH --nodes=1 --ntasks 1\n#SBATCH -N1 -t10\n#SBATCH --ntasks-per-node=4\n"
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{lines}")
+    note = batch_lines_note(["bash", "job.sh"], tmp_path)
+    assert note.endswith("not read here; say the same with --time-limit, --ranks")
+
+
 def test_flags_of_pbs_and_lsf_are_not_read_as_those_of_slurm(tmp_path: Path) -> None:
     for line in ("#PBS -N mlp -q gpu", "#BSUB -W 2:00 -n 4"):
         (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{line}\n")
