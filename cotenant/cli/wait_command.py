@@ -12,6 +12,7 @@ from cotenant.cli.job_lookup import complete_job, find_jobs
 from cotenant.cli.job_views import ENDED, coded_reason, phase_name
 from cotenant.cli.log_commands import outcome_code
 from cotenant.cli.session import Session, show, with_session
+from cotenant.cli.tables import render_labelled
 from cotenant.client import SchedulerClient
 from cotenant.client_errors import ProgramError
 from cotenant.job_watch import WatchKind, watch_jobs
@@ -39,7 +40,8 @@ def wait(session: Session, /, jobs: tuple[str, ...]) -> None:
         ended[job.job_id] = job
         if session.output.is_for_people:
             why = "" if job.phase == scheduling_pb2.JOB_PHASE_FINISHED else coded_reason(job.reason)
-            show(f"{job.job_id}  {job.spec.name}  {phase_name(job)}  {why}".rstrip())
+            told = f"{job.spec.name}  {phase_name(job)}  {why}".rstrip()
+            show(render_labelled([(job.job_id, told)], session.width))
     _tell_worst(session, [ended[job_id] for job_id in wanted])
 
 

@@ -77,3 +77,16 @@ def test_a_job_that_is_forgotten_meanwhile_is_waited_for_no_longer(
     monkeypatch.setattr(wait_command, "watch_jobs", lambda client, job_ids: iter(events))
     outcome = cotenant("wait", "job-7")
     assert (outcome.code, "job-7 is not known any more" in outcome.err) == (1, True)
+
+
+def test_why_a_job_failed_is_folded_between_words_on_a_terminal_only(
+    cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = scheduler.jobs["job-7"] = changed(scheduler, "job-7", FAILED)
+    job.reason.code, job.reason.message = "JOB_ERROR", "The program ended. " + "It said so. " * 20
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert len(cotenant("wait", "job-7").out.splitlines()) == 1
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cotenant("wait", "job-7").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) > 3
