@@ -61,16 +61,20 @@ def watch_jobs(
     last_contact_ms = system_clock.steady_ms()
     retry_ms = RETRY_FIRST_MS
     while stop is None or not stop.is_set():
+        is_open = False
         try:
             for response in client.open_watch(job_ids):
-                last_contact_ms, retry_ms = system_clock.steady_ms(), RETRY_FIRST_MS
+                last_contact_ms, retry_ms, is_open = system_clock.steady_ms(), RETRY_FIRST_MS, True
                 if response.overflowed:
                     break
                 yield from _as_events(response)
         except TlsMismatchError:
             raise
         except UnavailableError:
-            if system_clock.steady_ms() - last_contact_ms > patience_ms:
+            now_ms = system_clock.steady_ms()
+            # Of jobs that wait nothing may be heard for hours: an open watch was in contact until it broke.
+            last_contact_ms = now_ms if is_open else last_contact_ms
+            if now_ms - last_contact_ms > patience_ms:
                 raise
             yield WatchEvent(kind=WatchKind.DISCONNECTED)
         system_clock.wait_ms(retry_ms, stop)

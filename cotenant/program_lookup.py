@@ -14,7 +14,8 @@ from pathlib import Path, PurePath
 
 _HEAD_BYTES = 256
 """As much of a script's first line as Linux reads."""
-_SHOWN_PATH_CHARACTERS = 400
+_SHOWN_CHARACTERS = 400
+"""Of a name or a search path: one word of a command may have 128 KiB, which no answer of a service takes."""
 NOTEBOOK = ".ipynb"
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 _SHELL = re.compile(r"(?:ba|da|z|k)?sh")
@@ -52,7 +53,7 @@ def find_program(name: str, *, working_directory: str, search_path: str) -> str:
     Raises:
         NotRunnableError: No directory of the search path has a program of this name.
     """
-    if "/" in name and (Path(working_directory, name).exists() or not misread(name)):
+    if "/" in name and (not misread(name) or _mode(Path(working_directory, name))):
         return str(Path(working_directory, name))
     for folder in search_path.split(os.pathsep):
         candidate = Path(working_directory, folder, name)
@@ -60,12 +61,12 @@ def find_program(name: str, *, working_directory: str, search_path: str) -> str:
             return str(candidate)
     raise NotRunnableError(
         misread(name)
-        or f"no program {name!r} on PATH ({search_path[:_SHOWN_PATH_CHARACTERS]}); {_remedy(name, working_directory)}"
+        or f"no program {_shown(name)!r} on PATH ({_shown(search_path)}); {_remedy(name, working_directory)}"
     )
 
 
 def _remedy(name: str, working_directory: str) -> str:
-    if Path(working_directory, name).is_file():
+    if stat.S_ISREG(_mode(Path(working_directory, name))):
         return f"the file in {working_directory} is ./{name}; where it is no program, put bash or python before it"
     return "name it by its path, or submit the PATH that has it: --env PATH=..."
 
@@ -76,8 +77,9 @@ def misread(name: str) -> str:
     Args:
         name: First word of a command.
     """
-    if _ASSIGNMENT.fullmatch(name):
-        return f"it is a variable: submit it as --env {shlex.quote(name)}, before the --"
+    # A line in quotes may begin with variables as well.
+    if _ASSIGNMENT.fullmatch(name) and not re.search(r"\s", name):
+        return f"it is a variable: submit it as --env {shlex.quote(_shown(name))}, before the --"
     if name in _WORDS_OF_SHELLS:
         return "it is a word of shells: put the whole line behind bash -c in quotes; --workdir names a folder"
     if name.endswith(NOTEBOOK):
@@ -89,7 +91,7 @@ def misread(name: str) -> str:
 
 def as_script(notebook: str) -> str:
     """Returns how a notebook becomes a script."""
-    return f"make a script of it: jupyter nbconvert --to script {shlex.quote(notebook)}"
+    return f"make a script of it: jupyter nbconvert --to script {shlex.quote(_shown(notebook))}"
 
 
 def check_program(path: str, *, working_directory: str, search_path: str) -> None:
@@ -148,10 +150,15 @@ def _check_interpreter(path: str, head: bytes, working_directory: str, search_pa
 
 
 def _is_program(path: Path) -> bool:
+    return stat.S_ISREG(_mode(path)) and os.access(path, os.X_OK)
+
+
+def _mode(path: Path) -> int:
+    """Returns kind and rights of what a path names; 0 = nothing, or nothing that can be looked at."""
     try:
-        return path.is_file() and os.access(path, os.X_OK)
+        return path.stat().st_mode
     except (OSError, ValueError):
-        return False
+        return 0
 
 
 def _read_head(path: str) -> bytes | None:
@@ -168,4 +175,8 @@ def _read_head(path: str) -> bytes | None:
 
 
 def _refusal(path: str, finding: str) -> NotRunnableError:
-    return NotRunnableError(f"{path} {finding}")
+    return NotRunnableError(f"{_shown(path)} {finding}")
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -121,9 +121,9 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
         return NotCapturedError(f"the script {how}: {cause}", remedy=_OTHER_PYTHON, log=outcome.log)
     if folder := _folder_with_file(plan, last):
         cause = f"{last.removeprefix(_NO_FILE).strip()} is not there from {plan.directory}, but is from {folder}"
-        return NotCapturedError(
-            harmless(f"the script {how}: {cause}"), remedy=f"cd {folder}; submit: --workdir {folder}"
-        )
+        name = PurePath(script_of(plan.command)).name
+        remedy = harmless(f"start it as {name} from there: cd {folder}; submit: --workdir {folder}")
+        return NotCapturedError(harmless(f"the script {how}: {cause}"), remedy=remedy)
     if last == _NO_INPUT:
         cause = "it asks for input, and a job has none"
         return NotCapturedError(f"the script {how}: {cause}", remedy="give it as arguments or in a file")
@@ -141,10 +141,13 @@ def _folder_with_file(plan: ScriptPlan, last: str) -> Path | None:
     """The folder of the script, where that has the file that was missed in the folder in which it was started."""
     missed = last.removeprefix(_NO_FILE).strip("' ")
     script = script_of(plan.command)
-    if not last.startswith(_NO_FILE) or not script or PurePath(missed).is_absolute():
+    if not last.startswith(_NO_FILE) or not missed or not script or PurePath(missed).is_absolute():
         return None
     folder = (plan.directory / script).parent
-    return folder if folder != plan.directory and (folder / missed).exists() else None
+    try:
+        return folder if folder != plan.directory and (folder / missed).exists() else None
+    except OSError:  # a log may say anything, and a folder may be closed to us
+        return None
 
 
 def _last_words(log: str) -> str:

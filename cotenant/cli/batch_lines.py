@@ -12,8 +12,12 @@ from cotenant.program_lookup import script_of
 
 _READ_BYTES = 1 << 16
 _LINE = re.compile(r"^#(SBATCH|PBS|BSUB)[ \t]+(.*)$", re.MULTILINE)
-_FLAG = re.compile(r"(?<!\S)(--[a-z][a-z-]*|-[A-Za-z])")
+_FLAG = re.compile(r"(?<!\S)(--[a-z][a-z-]*|-[A-Za-z])(?:[= \t]*(?!-)(\S+))?")
 _OWN = ("--array", "--gpus")
+# Files of messages and more words about the start, which a job here has anyway.
+_IDLE = ("-e", "-v")
+# What a job here is unless it says otherwise.
+_USUAL = {(flag, "1") for flag in ("-N", "--nodes", "-n", "--ntasks", "--ntasks-per-node")}
 
 
 def batch_lines_note(command: Sequence[str], directory: Path) -> str:
@@ -28,7 +32,9 @@ def batch_lines_note(command: Sequence[str], directory: Path) -> str:
     if not found:
         return ""
     flags = FLAGS["submit"]
-    stated = [flag for _, line in found for flag in _FLAG.findall(line)]
+    # Letters mean something else to others: -N is a name in PBS, -W a time in LSF.
+    pairs = [pair for scheduler, line in found if scheduler == "SBATCH" for pair in _FLAG.findall(line)]
+    stated = [flag for flag, value in pairs if flag not in _IDLE and (flag, value) not in _USUAL]
     here = dict.fromkeys(flag if flag in _OWN else flags[flag] for flag in stated if flag in flags or flag in _OWN)
     as_flags = f"; say the same with {', '.join(here)}" if here else ""
     return (

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from cotenant import system_clock
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
-from cotenant.cli.job_lookup import ARRAY_PREFIX, complete_job, find_job, find_jobs
+from cotenant.cli.job_lookup import complete_job, find_job, find_jobs, is_array, names_in
 from cotenant.cli.job_views import ENDED, PAUSED, describe_job, job_columns, job_rows, phase_name
 from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import render_labelled, render_table
@@ -114,12 +114,12 @@ def describe(session: Session, /, job: str) -> None:
 def cancel(session: Session, /, jobs: tuple[str, ...]) -> None:
     """Stop JOBS (or whole arrays, or all like 'NAME-*') or take them off the queue; repeating it is harmless."""
     client = session.scheduler()
-    arrays = [job for job in jobs if job.startswith(ARRAY_PREFIX)]
-    for array in arrays:
+    names = names_in(jobs)
+    single = [name for name in names if not is_array(name)]
+    found = find_jobs(client, single, phases=_NOT_ENDED) if single else []  # all, before the first one is ended
+    for array in filter(is_array, names):
         tell(agreed(f"{array}: {len(client.cancel_array(array))} task(s) cancelled"))
-    single = [job for job in jobs if job not in arrays]
-    if single:
-        found = find_jobs(client, single, phases=_NOT_ENDED)  # all, before the first one is ended
+    if found:
         tell_jobs(session, [client.cancel_job(job_id) for job_id in found])
 
 

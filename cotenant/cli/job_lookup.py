@@ -17,6 +17,8 @@ from cotenant.v1 import scheduling_pb2
 
 ARRAY_PREFIX = "array-"
 _JOB_PREFIX = "job-"
+# Names have up to 63; what is matched with a pattern takes a time that grows faster than its length.
+_WANTED_CHARACTERS_MAX = 200
 # A shell that hangs on the tabulator key is worse than one without completion.
 COMPLETION_TIMEOUT_S = 0.5
 
@@ -79,29 +81,52 @@ def find_jobs(
         InputError: Several jobs could be meant, or none of an array or pattern is in these phases.
     """
     found: dict[str, None] = {}
-    for name in (each for word in wanted for each in word.split(",") if each):
+    for name in names_in(wanted):
         known = client.list_jobs() if name.startswith(ARRAY_PREFIX) or _is_pattern(name) else []
         tasks = sorted((job for job in known if _stands_for(name, job)), key=lambda job: job.spec.array_index)
-        repeated = {job.spec.retry_of for job in tasks} if ended else frozenset()
+        repeated = {job.spec.retry_of for job in known} if ended else frozenset()
         fitting = [job.job_id for job in tasks if job.phase in phases and job.job_id not in repeated]
         if tasks and not fitting:
-            names = " or ".join(scheduling_pb2.JobPhase.Name(one).removeprefix("JOB_PHASE_").lower() for one in phases)
+            asked = " or ".join(map(_phase_text, filter(None, phases)))
             kind = "job like" if _is_pattern(name) else "task of"
-            raise InputError(f"no {kind} {name} is {names}", remedy="`cotenant ps -a` shows them")
+            raise InputError(f"no {kind} {name} is {asked}", remedy="`cotenant ps -a` shows them")
         if _is_pattern(name) and not tasks:
             raise InputError(f"no job has an id or name like {name}", remedy="`cotenant ps -a` lists all jobs")
         found |= dict.fromkeys(fitting if tasks else [find_job(client, name, ended=ended).job_id])
     return list(found)
 
 
+def names_in(wanted: Sequence[str]) -> list[str]:
+    """Returns the names in words, of which one may have several behind commas.
+
+    Raises:
+        InputError: There is none, as where a variable of a shell is empty, or one is longer than any pattern needs be.
+    """
+    names = [name for word in wanted for name in word.split(",") if name]
+    if not names:
+        raise InputError("no job is named", remedy="name jobs, arrays or patterns; `cotenant ps` lists jobs")
+    if any(len(name) > _WANTED_CHARACTERS_MAX for name in names):
+        raise InputError(f"no name of jobs has over {_WANTED_CHARACTERS_MAX} characters", remedy="`cotenant ps -a`")
+    return names
+
+
+def is_array(name: str) -> bool:
+    """Whether a name is the id of one array."""
+    return name.startswith(ARRAY_PREFIX) and not _is_pattern(name)
+
+
 def _is_pattern(name: str) -> bool:
     return any(mark in name for mark in "*?[")
+
+
+def _phase_text(phase: scheduling_pb2.JobPhase.ValueType) -> str:
+    return scheduling_pb2.JobPhase.Name(phase).removeprefix("JOB_PHASE_").lower()
 
 
 def _stands_for(name: str, job: scheduling_pb2.Job) -> bool:
     if not _is_pattern(name):
         return job.spec.array_id == name
-    return fnmatchcase(job.job_id, name) or fnmatchcase(job.spec.name, name)
+    return any(fnmatchcase(each, name) for each in (job.job_id, job.spec.name, job.spec.array_id) if each)
 
 
 def complete_job(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -14,7 +14,7 @@ _RETRY = "cotenant retry JOB"
 _PREDICT = "cotenant predict --device TYPE -- COMMAND"
 HABITS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("sbatch", "qsub", "bsub", "add", "enqueue", "launch", "new", "run"), _SUBMIT),
+        **dict.fromkeys(("sbatch", "qsub", "bsub", "add", "enqueue", "launch", "new", "run", "train"), _SUBMIT),
         **dict.fromkeys(("salloc", "srun"), "cotenant submit --wait -- COMMAND"),
         **dict.fromkeys(("squeue", "qstat", "bjobs", "get", "history", "jobs", "list", "sacct", "top"), _PS),
         "watch": "cotenant ps -w",
@@ -24,12 +24,12 @@ HABITS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("requeue", "rerun", "restart", "resubmit"), _RETRY),
         **dict.fromkeys(("edit", "set", "update"), "cotenant alter JOB"),
         **dict.fromkeys(("reason", "why"), "cotenant explain JOB"),
-        **dict.fromkeys(("estimate", "fit", "fits", "memory", "train"), _PREDICT),
+        **dict.fromkeys(("estimate", "fit", "fits", "memory"), _PREDICT),
         **dict.fromkeys(("sinfo", "cluster", "hosts"), "cotenant nodes"),
         **dict.fromkeys(("nvidia-smi", "devices"), "cotenant gpus"),
         **dict.fromkeys(("init", "serve", "start"), "cotenant up"),
-        **dict.fromkeys(("down", "shutdown"), "Ctrl-C in the terminal of `cotenant up`"),
-        "help": "cotenant --help, or cotenant VERB --help",
+        **dict.fromkeys(("down", "shutdown"), "Ctrl-C in the terminal of cotenant up"),
+        "help": "cotenant --help",
         "settings": "cotenant config view",
     }
 )

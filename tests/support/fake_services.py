@@ -204,7 +204,9 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
     def CancelArray(
         self, request: scheduling_pb2.CancelArrayRequest, context: grpc.ServicerContext
     ) -> scheduling_pb2.CancelArrayResponse:
-        raise _not_faked(context)
+        self._note(request, context)
+        tasks = [job_id for job_id, job in self.jobs.items() if job.spec.array_id == request.array_id]
+        return scheduling_pb2.CancelArrayResponse(job_ids=tasks)
 
     def CordonNode(
         self, request: scheduling_pb2.CordonNodeRequest, context: grpc.ServicerContext

@@ -17,6 +17,8 @@ from predictor_service.features.graphs.shape_inference import ShapeTable
 
 PASSES_MAX: Final = 4
 """Inferences of one graph: tokens of one choice may be chosen from again."""
+SHARES_MAX: Final = 512
+"""Samples of which routers of several sizes may ask for whole shares: batches of a few times as many are looked at."""
 _STEPS_MAX: Final = 16
 _EQUALITIES: Final = frozenset({"Equal", "OneHot"})
 _KEEPS_CHOICES: Final = frozenset(
@@ -107,11 +109,12 @@ def forget_routed(graph: GraphProto, routed: Routed) -> None:
 
 
 def whole_shares(routed: Routed, table: ShapeTable) -> int:
-    """Return of how many samples each expert gets a whole number of tokens, as far as that is known."""
+    """Return of how many samples each expert gets a whole number of tokens, as far as that is known and bounded."""
     found = 1
     for _, router in routed.values():
         if (sizes := _sizes(router, table)) is not None:
-            found = math.lcm(found, sizes[0] // math.gcd(*sizes))
+            both = math.lcm(found, sizes[0] // math.gcd(*sizes))
+            found = both if both <= SHARES_MAX else found
     return found
 
 

@@ -189,7 +189,9 @@ def test_a_file_that_lies_where_the_script_does_is_said_to(tmp_path: Path) -> No
     plan = dataclasses.replace(PLAN, command=["python", "src/train.py"], directory=tmp_path)
     log = "FileNotFoundError: [Errno 2] No such file or directory: '{}'\n"
     error = why_not(plan, outcome(status=1, log=log.format("../conf.json")))
-    assert error.remedy == f"cd {tmp_path / 'src'}; submit: --workdir {tmp_path / 'src'}"
+    assert (
+        error.remedy == f"start it as train.py from there: cd {tmp_path / 'src'}; submit: --workdir {tmp_path / 'src'}"
+    )
     assert f"is not there from {tmp_path}, but is from {tmp_path / 'src'}" in error.message
-    for missed in ("../absent.json", "/absent.json"):
+    for missed in ("../absent.json", "/absent.json", "", "x" * 300):
         assert "--workdir" not in why_not(plan, outcome(status=1, log=log.format(missed))).remedy

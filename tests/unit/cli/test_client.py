@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import cast
 
-from cotenant import client
+import grpc
+import pytest
+
+from cotenant import client, system_clock
 from cotenant.call_retries import service_config
 from cotenant.client import ChannelOptions, PredictorClient, SchedulerClient, open_channel
 from cotenant.client_errors import UnavailableError
@@ -37,6 +43,24 @@ def test_a_watch_gives_up_when_patience_ends() -> None:
     except UnavailableError as error:
         seen.append(error.message)
     assert seen[-1] == "the scheduler at 127.0.0.1:1 cannot be reached"
+
+
+def test_a_watch_of_which_nothing_was_heard_for_long_goes_on_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = 0
+    monkeypatch.setattr(system_clock, "steady_ms", lambda: now_ms)
+
+    class QuietScheduler:
+        """Breaks a watch after ten minutes without a word."""
+
+        def open_watch(self, job_ids: Sequence[str]) -> Iterator[scheduling_pb2.WatchJobsResponse]:
+            nonlocal now_ms
+            yield scheduling_pb2.WatchJobsResponse(snapshot_end=True)
+            now_ms += 600_000
+            raise UnavailableError("it cannot be reached", code=grpc.StatusCode.UNAVAILABLE)
+
+    watch = watch_jobs(cast("SchedulerClient", QuietScheduler()))
+    kinds = [event.kind for event in islice(watch, 4)]
+    assert kinds == [WatchKind.SNAPSHOT_END, WatchKind.DISCONNECTED] * 2
 
 
 def test_a_graph_is_uploaded_in_chunks() -> None:

@@ -29,7 +29,8 @@ def test_a_verb_of_another_scheduler_is_answered_with_what_does_it_here(cotenant
     assert set(HABITS).isdisjoint([*VERBS, *ALIASES])
     for command in HABITS.values():
         words = command.split()
-        assert words[0] == "Ctrl-C" or words[1].strip(",") in [*VERBS, "--help"]
+        assert words[0] == "Ctrl-C" or words[1] in [*VERBS, "--help"]
+        assert "`" not in command  # the message quotes it
 
 
 @for_each(
@@ -68,6 +69,20 @@ def test_lines_for_another_scheduler_are_said_not_to_be_read(
         f"{command[-1]} has 3 lines for another scheduler (#SBATCH), not read here; "
         "say the same with --name, --gpus, --time-limit, --array"
     )
+
+
+def test_one_node_and_files_of_messages_need_no_flag_here(tmp_path: Path) -> None:
+    lines = "#SBATCH -e mlp.err -v\n#SBATCH --nodes=1 --ntasks 1\n#SBATCH -N1 -t10\n#SBATCH --ntasks-per-node=4\n"
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{lines}")
+    note = batch_lines_note(["bash", "job.sh"], tmp_path)
+    assert note.endswith("not read here; say the same with --time-limit, --ranks")
+
+
+def test_flags_of_pbs_and_lsf_are_not_read_as_those_of_slurm(tmp_path: Path) -> None:
+    for line in ("#PBS -N mlp -q gpu", "#BSUB -W 2:00 -n 4"):
+        (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{line}\n")
+        note = batch_lines_note(["bash", "job.sh"], tmp_path)
+        assert note == f"job.sh has 1 line for another scheduler ({line.split()[0]}), not read here"
 
 
 def test_a_script_without_such_lines_and_what_is_no_script_need_no_note(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 
+import pytest
+
 from cotenant.cli.job_lookup import find_job
 from cotenant.client import ChannelOptions, SchedulerClient, open_channel
 from cotenant.v1 import scheduling_pb2
@@ -74,3 +76,45 @@ def test_jobs_are_cancelled_by_a_pattern_of_their_names_or_ids(cotenant: Command
     for wanted in ("nothing-*", "sweep-20*"):
         outcome = cotenant("cancel", wanted)
         assert (outcome.code, "remedy: `cotenant ps -a`" in outcome.err) == (2, True)
+
+
+@for_each("verb", ["cancel", "wait", "hold", "retry"])
+@for_each("word", ["", ","])
+def test_a_word_without_a_name_is_refused_and_means_neither_all_jobs_nor_none(
+    cotenant: CommandLine, scheduler: FakeScheduler, verb: str, word: str
+) -> None:
+    outcome = cotenant(verb, word)
+    assert (outcome.code, outcome.err.splitlines()[0]) == (2, "error: no job is named")
+    assert not scheduler.seen
+
+
+@pytest.mark.usefixtures("scheduler")
+def test_a_pattern_that_is_longer_than_any_name_is_not_matched(cotenant: CommandLine) -> None:
+    assert "no name of jobs has over 200 characters" in cotenant("cancel", "[" * 201).err
+    assert cotenant("cancel", "[a-").code == 2
+
+
+def test_arrays_are_cancelled_among_jobs_and_by_a_pattern(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    for number in (30, 31, 32):
+        add(scheduler, f"job-{number}", scheduling_pb2.JOB_PHASE_PENDING)
+        scheduler.jobs[f"job-{number}"].spec.array_id = f"array-{number}"
+    outcome = cotenant("cancel", "array-30,job-000003")
+    assert outcome.err == "array-30: 1 task cancelled\n"
+    assert outcome.out == "job-000003  resnet  cancelled\n"
+    assert cotenant("cancel", "array-3[12]").out.split()[::3] == ["job-31", "job-32"]
+
+
+@pytest.mark.usefixtures("scheduler")
+def test_what_fits_a_pattern_in_no_asked_phase_is_told_in_phases_that_jobs_have(cotenant: CommandLine) -> None:
+    cotenant("cancel", "job-*")
+    told = cotenant("cancel", "job-*").err
+    assert "no job like job-* is pending or " in told
+
+
+def test_a_failed_job_that_was_handed_in_again_is_not_retried_by_a_pattern_that_its_repetition_does_not_fit(
+    cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    add(scheduler, "job-41", scheduling_pb2.JOB_PHASE_FAILED)
+    add(scheduler, "job-50", scheduling_pb2.JOB_PHASE_PENDING)
+    scheduler.jobs["job-50"].spec.retry_of = "job-41"
+    assert "no job like job-4? is failed or cancelled" in cotenant("retry", "job-4?").err

@@ -5,8 +5,13 @@ from __future__ import annotations
 import copy
 import json
 
+import pytest
+
+from cotenant.cli import wait_command
 from cotenant.cli.exit_codes import ExitCode
+from cotenant.job_watch import WatchEvent, WatchKind
 from cotenant.v1 import scheduling_pb2
+from scheduler_service.grpc_api import validation
 from tests.support.cases import for_each
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
@@ -50,3 +55,38 @@ def test_it_ends_with_the_last_of_an_array_and_tells_the_worst_end(
 
 def test_a_job_that_is_not_there_is_not_waited_for(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
     assert cotenant("wait", "job-999").code == ExitCode.NOT_FOUND
+
+
+def test_more_jobs_than_a_watch_may_name_are_waited_for_all_the_same(
+    cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert wait_command.WATCHED_JOBS_MAX <= validation.WATCHED_JOBS_MAX
+    monkeypatch.setattr(wait_command, "WATCHED_JOBS_MAX", 1)
+    for job_id in ("job-7", "job-8"):
+        scheduler.jobs[job_id] = changed(scheduler, job_id, FINISHED)
+    assert cotenant("wait", "job-7", "job-8").code == ExitCode.OK
+    assert [list(each.job_ids) for each in scheduler.seen if isinstance(each, scheduling_pb2.WatchJobsRequest)] == [[]]
+
+
+def test_a_job_that_is_forgotten_meanwhile_is_waited_for_no_longer(
+    cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler.jobs["job-7"] = changed(scheduler, "job-7", scheduling_pb2.JOB_PHASE_RUNNING)
+    known, end = WatchEvent(kind=WatchKind.JOB, job=scheduler.jobs["job-7"]), WatchEvent(kind=WatchKind.SNAPSHOT_END)
+    events = [known, end, WatchEvent(kind=WatchKind.DISCONNECTED), end]
+    monkeypatch.setattr(wait_command, "watch_jobs", lambda client, job_ids: iter(events))
+    outcome = cotenant("wait", "job-7")
+    assert (outcome.code, "job-7 is not known any more" in outcome.err) == (1, True)
+
+
+def test_why_a_job_failed_is_folded_between_words_on_a_terminal_only(
+    cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = scheduler.jobs["job-7"] = changed(scheduler, "job-7", FAILED)
+    job.reason.code, job.reason.message = "JOB_ERROR", "The program ended. " + "It said so. " * 20
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert len(cotenant("wait", "job-7").out.splitlines()) == 1
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cotenant("wait", "job-7").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) > 3

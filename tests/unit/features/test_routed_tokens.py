@@ -106,3 +106,22 @@ def test_what_is_chosen_by_other_values_is_uncounted_and_said() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
     codes = [warning.code for warning in describe_graph(model.SerializeToString()).warnings]
     assert codes == ["UNSHAPED_NODES", "UNCOUNTED_MACS"]
+
+
+def test_routers_whose_shares_no_batch_makes_whole_are_described_all_the_same() -> None:
+    sizes = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149)
+    nodes, given = [], [numpy_helper.from_array(np.array([1]), "k"), numpy_helper.from_array(np.array(0), "zero")]
+    for each in sizes:
+        given.append(numpy_helper.from_array(np.zeros((4, each), dtype=np.float32), f"gate{each}"))
+        nodes += [
+            helper.make_node("MatMul", ["x", f"gate{each}"], [f"scores{each}"]),
+            helper.make_node("TopK", [f"scores{each}", "k"], [f"best{each}", f"chosen{each}"]),
+            helper.make_node("Equal", [f"chosen{each}", "zero"], [f"mask{each}"]),
+            helper.make_node("NonZero", [f"mask{each}"], [f"y{each}"]),
+        ]
+    outputs = [helper.make_tensor_value_info(f"y{each}", TensorProto.INT64, None) for each in sizes]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, given)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    described = describe_graph(model.SerializeToString())
+    assert described.at_batch(8).forward_macs == 8 * 4 * sum(sizes)

@@ -62,6 +62,9 @@ def warnings_about(work: Path, *, sees_files: bool = True, force: bool = False, 
         ),
         ({"command": ["DATA=/data/x", "python", "train.py"]}, "submit it as --env DATA=/data/x", "--"),
         ({"command": ["python src/train.py --lr 1"]}, "several words in one: take off the quotes", "--"),
+        ({"command": ["CUDA_VISIBLE_DEVICES=0 python train.py"]}, "several words in one: take off the quotes", "--"),
+        ({"command": ["x" * 300]}, "on PATH", "--"),
+        ({"command": ["./" + "x" * 300]}, "cannot be found (File name too long)", "--"),
         ({"command": ["exp.ipynb"]}, "nbconvert --to script exp.ipynb", "--"),
         ({"command": ["locked.sh"]}, "is ./locked.sh", "--"),
         ({"command": ["python", "first try.ipynb"]}, "runs no notebook", "nbconvert --to script 'first try.ipynb'"),
@@ -80,6 +83,14 @@ def test_what_is_not_there_is_refused_with_cause_and_remedy_and_forced_with_a_wa
     assert remedy in caught.value.metadata["remedy"]
     assert "--force" in caught.value.metadata["remedy"]
     assert warnings_about(work, force=True, **fields) == ["FORCED"]
+
+
+@for_each("word", ["x", "./x", "A=", "x.ipynb"])
+def test_a_refusal_shows_no_more_of_a_long_word_than_an_answer_may_hold(work: Path, word: str) -> None:
+    long = "y" * 100_000 + word if word.endswith("ipynb") else word + "y" * 100_000
+    with pytest.raises(NoNodeRunsItError) as caught:
+        warnings_about(work, command=[long])
+    assert len(caught.value.message) + len(caught.value.metadata["remedy"]) < 8_000
 
 
 @pytest.mark.parametrize(
