@@ -330,6 +330,13 @@ class _MoreServedMakeRoom:
         stops = [self._stop(victim, job) for victim in plan.victims]
         return MadeRoom(gpu_ids=plan.gpu_ids, stops=stops, reason=_waiting(job, plan), is_opening=is_opening)
 
+    def promise_vacant(self, job: PendingJob, shape: object) -> PreemptionPlan | None:
+        """See `RoomMaker.promise_vacant`."""
+        if shape in self._failed or not self._in_columns:
+            return None
+        speeds = self._speeds.find(self._view, job.request, shape)
+        return self._preemption.promise_vacant(job.request, speeds[0][1]) if speeds else None
+
     def may_make_room(self, gpus: int, turn: Turn) -> bool:
         """See `RoomMaker.may_make_room`."""
         return _measure_of(turn) <= self._late.reach_ms(gpus)

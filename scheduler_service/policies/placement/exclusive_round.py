@@ -27,6 +27,7 @@ from scheduler_service.policies.placement.free_gpus import (
     passes_alone,
     without_host,
 )
+from scheduler_service.policies.placement.offered_gpus import PreemptionPlan
 from scheduler_service.policies.placement.reasons import host_reason, impossible_reason, too_large
 from scheduler_service.policies.placement.starts import start_on
 
@@ -82,6 +83,12 @@ class RoomMaker(Protocol):
 
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """Return how a job that finds too few free GPUs gets its GPUs, or None where none make room for it."""
+
+    def promise_vacant(self, job: PendingJob, shape: object) -> PreemptionPlan | None:
+        """Promise vacant GPUs to a job of a shape that cannot start, as `make_room` would; None = that is to be asked.
+
+        No job that found none finds any then.
+        """
 
     def may_make_room(self, gpus: int, turn: Turn) -> bool:
         """Return whether a job of so many GPUs with this place in the order needs a look."""
