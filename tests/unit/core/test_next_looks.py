@@ -129,6 +129,22 @@ def test_tiresias_is_not_asked_when_a_timer_rings_after_a_fact_where_its_answer_
     assert len(asks) == 5
 
 
+def test_a_timer_upon_which_an_answer_stands_asks_once_when_to_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, find = list[int](), Tiresias.next_look_ms
+    play = Play("tiresias", nodes_per_job_max=0, gpus=2)
+    for number in range(4):
+        play.submit(f"j{number}")
+
+    def count(self: Tiresias, view: SchedulingView) -> int | None:
+        looks.append(view.now_ms)
+        return find(self, view)
+
+    monkeypatch.setattr(Tiresias, "next_look_ms", count)
+    assert len(wakes(ring(play, MINUTE_MS))) == 1
+    assert len(looks) == 1
+    assert looks[0] < MINUTE_MS
+
+
 def test_tiresias_is_asked_when_a_timer_rings_after_a_fact_that_it_heeds_and_was_not_asked_upon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
