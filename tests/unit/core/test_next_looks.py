@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -196,6 +197,19 @@ def looks_after_a_report_that_changed(play: Play, *, all_changes: int, news: int
     changes_before = changes.count - all_changes, changes.news_count - news
     policy = PerformanceAwareBinPacking(interval_ms=MINUTE_MS)
     return find_looks(policy, report, EventEffects(), state, look_nowhere, changes_before=changes_before)
+
+
+def test_what_a_timer_found_of_the_next_look_holds_unless_another_decision_was_due_after_all() -> None:
+    play = playing("tiresias")
+    state, changes = play.engine.state, play.engine.state.predictions.changes
+    before, event = (changes.count, changes.news_count), events.TimerFired(at_ms=play.now_ms)
+    policy = Tiresias(interval_ms=MINUTE_MS)
+    for look_ms, found in ((4.5 * MINUTE_MS, [5 * MINUTE_MS]), (math.inf, [])):
+        known = EventEffects(look_ms=look_ms)
+        assert list(find_looks(policy, event, known, state, look_nowhere, changes_before=before)) == found
+        known.is_decision_due = True
+        with pytest.raises(AssertionError, match="looked at"):
+            find_looks(policy, event, known, state, look_nowhere, changes_before=before)
 
 
 def test_a_policy_that_settles_hears_of_news_while_a_job_waits_and_any_other_of_every_change(
