@@ -181,8 +181,9 @@ class SchedulerEngine:
             enforce_time_limits(self._state, step)
             if self._stall_ms:
                 look_for_stalls(self._state, self._stall_ms, step)
-            is_idle = not step.is_decision_due and not step.commands
-            step.is_decision_due = not (is_idle and next_looks.answer_stands(self._policy, self._state, self._view))
+            if not step.is_decision_due and not step.commands:
+                step.look_ms = next_looks.find_standing_look(self._policy, self._state, self._view)
+            step.is_decision_due = step.look_ms is None
         else:
             raise TypeError(f"{type(event).__name__} is not an event that the engine knows")
 

@@ -18,6 +18,7 @@ class EventEffects:
         wakes_at_ms: Instants at which the engine is to be woken.
         backoffs: Jobs that must wait, as (until, job id).
         left: Jobs that have ended or wait again; others may have waited for that.
+        look_ms: When time alone may change the policy's answer, which stands until now; inf = never, None = unknown.
     """
 
     commands: list[Command] = field(default_factory=list)
@@ -25,6 +26,7 @@ class EventEffects:
     wakes_at_ms: list[int] = field(default_factory=list)
     backoffs: list[tuple[int, str]] = field(default_factory=list)
     left: list[JobRecord] = field(default_factory=list)
+    look_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,16 +29,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from math import inf
 from typing import ClassVar
 
+from scheduler_service.core.cluster_view.inventory import Kind
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.remaining_time_queue import Turn, shape_of
 from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.planning.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.core.records import Reason
+from scheduler_service.core.round_property import round_property
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.placement import length_queue, long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
@@ -88,7 +90,7 @@ class _LongerMakeRoom:
         self._is_ordered = not policy.aging_ms
         self._hopeless: set[object] = set()
 
-    @cached_property
+    @round_property
     def _preemption(self) -> PreemptionPlanner:
         return PreemptionPlanner(
             self._ledger,
@@ -97,7 +99,7 @@ class _LongerMakeRoom:
             long_running=self._long_running if self._in_columns else None,
         )
 
-    @cached_property
+    @round_property
     def _long_running(self) -> LongRunning:
         return LongRunning(self._ledger)
 
@@ -108,6 +110,13 @@ class _LongerMakeRoom:
     def has_failed(self, shape: object) -> bool:
         """See `RoomMaker.has_failed`."""
         return shape in self._hopeless
+
+    def promise_vacant(self, job: PendingJob, shape: object) -> PreemptionPlan | None:
+        """See `RoomMaker.promise_vacant`."""
+        if shape in self._hopeless or not self._in_columns:
+            return None
+        lengths = self._lengths(job, shape)
+        return self._preemption.promise_vacant(job.request, min(lengths)[1]) if lengths else None
 
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """See `RoomMaker.make_room`."""
@@ -127,17 +136,20 @@ class _LongerMakeRoom:
 
     def _find(self, job: PendingJob, shape: object) -> tuple[float, PreemptionPlan] | None:
         """Look for GPUs to take, on the kind on which the job is fastest first."""
-        request = job.request
-        if request.steps_total <= 0:
-            return None
-        steps_left = max(request.steps_total - job.steps_done, 0)
-        speeds = self._speeds.find(self._view, request, shape)
-        known = [(steps_left * step_ms, kind) for step_ms, kind in speeds if step_ms is not None]
-        for remaining_ms, kind in sorted(known):
-            plan = self._preemption.find(request, kind, remaining_ms)
+        for remaining_ms, kind in sorted(self._lengths(job, shape)):
+            plan = self._preemption.find(job.request, kind, remaining_ms)
             if plan is not None:
                 return remaining_ms, plan
         return None
+
+    def _lengths(self, job: PendingJob, shape: object) -> Sequence[tuple[float, Kind]]:
+        """Return how long a job still runs on every kind that it fits, where that is known."""
+        request = job.request
+        if request.steps_total <= 0:
+            return ()
+        steps_left = max(request.steps_total - job.steps_done, 0)
+        speeds = self._speeds.find(self._view, request, shape)
+        return [(steps_left * step_ms, kind) for step_ms, kind in speeds if step_ms is not None]
 
 
 def _stop(victim: str, job: PendingJob, remaining_ms: float) -> Stop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.commands import LaunchJob, PauseJob, PrepareJob, ResumeJob, StopJob
@@ -58,8 +59,11 @@ def find_looks(
         if not step.is_decision_due:
             state.stands_at_ms = None
         return (soon_ms,)
-    at_ms = find(look(explain=False))
-    return () if at_ms is None else (max(soon_ms, -(-int(at_ms) // interval_ms) * interval_ms),)
+    if step.look_ms is not None and not step.is_decision_due:  # found a moment ago
+        at_ms = step.look_ms
+    else:
+        at_ms = _look_ms(find, look(explain=False))
+    return () if at_ms == inf else (max(soon_ms, -(-int(at_ms) // interval_ms) * interval_ms),)
 
 
 def put_off(
@@ -76,29 +80,35 @@ def put_off(
     )
 
 
-def answer_stands(policy: Policy, state: ClusterState, look: Callable[..., SchedulingView]) -> bool:
-    """Return whether a policy need not be asked although a timer rings; if so, its answer stands until now.
+def find_standing_look(policy: Policy, state: ClusterState, look: Callable[..., SchedulingView]) -> float | None:
+    """Return when time alone may change a policy's answer, which stands although a timer rings.
 
-    It need not where it says by `settles(view)` that an answer on such a cluster stands until the next fact or look:
-    no fact that it heeds has come, and no look was due since. One that is asked in turns answers about a part only.
+    It stands where the policy says by `settles(view)` that an answer on such a cluster stands until the next fact or
+    look: no fact that it heeds has come, and no look was due since. One that is asked in turns answers about a part
+    only.
 
     Args:
         policy: The policy.
         state: This instant, of which a timer alone tells.
         look: Returns the cluster as it is now, seen as of an instant before.
+
+    Returns:
+        An instant after this one, in ms; inf = none, None = the policy is to be asked now.
     """
     settles, find = getattr(policy, "settles", None), getattr(policy, "next_look_ms", None)
     since_ms = state.stands_at_ms
     if since_ms is None or find is None or not callable(settles) or state.put_off is not None or needs_turns(state):
-        return False
+        return None
     view = look(explain=False, now_ms=since_ms)
-    if not settles(view):
-        return False
-    at_ms = find(view)
-    if at_ms is not None and at_ms <= state.now_ms:
-        return False
+    if not settles(view) or (at_ms := _look_ms(find, view)) <= state.now_ms:
+        return None
     state.stands_at_ms = state.now_ms
-    return True
+    return at_ms
+
+
+def _look_ms(find: Callable[[SchedulingView], float | None], view: SchedulingView) -> float:
+    at_ms = find(view)
+    return inf if at_ms is None else at_ms
 
 
 def heeds_some_report(policy: Policy) -> bool:

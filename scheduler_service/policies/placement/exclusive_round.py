@@ -8,7 +8,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Protocol
 
 from scheduler_service.core.cluster_view.capacity import resident_on
@@ -20,6 +20,7 @@ from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start, Stop
 from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.round_property import round_property
 from scheduler_service.policies.placement.free_gpus import (
     choose_free_gpus,
     fits_alone,
@@ -27,6 +28,7 @@ from scheduler_service.policies.placement.free_gpus import (
     passes_alone,
     without_host,
 )
+from scheduler_service.policies.placement.offered_gpus import PreemptionPlan
 from scheduler_service.policies.placement.reasons import host_reason, impossible_reason, too_large
 from scheduler_service.policies.placement.starts import start_on
 
@@ -83,6 +85,12 @@ class RoomMaker(Protocol):
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """Return how a job that finds too few free GPUs gets its GPUs, or None where none make room for it."""
 
+    def promise_vacant(self, job: PendingJob, shape: object) -> PreemptionPlan | None:
+        """Promise vacant GPUs to a job of a shape that cannot start, as `make_room` would; None = that is to be asked.
+
+        No job that found none finds any then.
+        """
+
     def may_make_room(self, gpus: int, turn: Turn) -> bool:
         """Return whether a job of so many GPUs with this place in the order needs a look."""
 
@@ -129,12 +137,12 @@ class ExclusiveRound:
         self._recall: Callable[[], ImpossibleShapes] = ImpossibleShapes
         self._asked: tuple[JobRequest, Kind, tuple[int, int] | None] | None = None
 
-    @cached_property
+    @round_property
     def _kinds(self) -> Inventory:
         """What the GPUs are, counted at the first use."""
         return self._view.index.inventory
 
-    @cached_property
+    @round_property
     def room_maker(self) -> RoomMaker | None:
         """The rules by which running jobs make room, made at the first use."""
         return self._make_room_maker(self.ledger) if self._make_room_maker is not None else None
@@ -211,8 +219,10 @@ class ExclusiveRound:
 
     def wait_reasons(self, groups: Collection[RemainingTimeGroup]) -> Mapping[object, Reason]:
         """Return the same of the jobs of these groups, by shape."""
-        impossible, free, found = self.impossible_reasons(groups), self._free, dict[object, Reason]()
-        is_full = not free or not any(self._free_counts.values())
+        impossible, found = self.impossible_reasons(groups), dict[object, Reason]()
+        is_full = not self.ledger.free_count() or not self._free or not any(self._free_counts.values())
+        if is_full and not self._failed and not impossible:  # as in most rounds
+            return {group.shape: _too_few_free(group.request.gpus, 0) for group in groups}
         for group in groups:
             shape, request = group.shape, group.request
             reason = self._failed.get(shape) or impossible.get(shape)
@@ -274,7 +284,7 @@ class ExclusiveRound:
         """Go on from what earlier rounds found of jobs by shape, on the same nodes and predictions; it is added to."""
         self._recall = recall
 
-    @cached_property
+    @round_property
     def _impossible(self) -> ImpossibleShapes:
         """Why jobs could not start on the empty cluster, by shape, recalled when the first one waits."""
         return self._recall()

@@ -16,8 +16,13 @@ from scheduler_service.core.records import Assignment, Gpu, JobRequest
 def free_by_kind_and_node(view: SchedulingView) -> dict[Kind, dict[str, list[str]]]:
     """Return the free GPUs by kind and node, in an order that does not depend on history; the caller's own."""
     sorted_nodes = {kind: dict(sorted(nodes.items())) for kind, nodes in view.index.free_places.items() if nodes}
-    in_order = sorted(sorted_nodes.items(), key=lambda item: next((node, here[0]) for node, here in item[1].items()))
-    return {kind: {node: [gpu_id for _, gpu_id in here] for node, here in nodes.items()} for kind, nodes in in_order}
+    if len(sorted_nodes) > 1:
+        first = {kind: next((node, here[0]) for node, here in nodes.items()) for kind, nodes in sorted_nodes.items()}
+        sorted_nodes = {kind: sorted_nodes[kind] for kind in sorted(first, key=first.__getitem__)}
+    return {
+        kind: {node: [gpu_id for _, gpu_id in here] for node, here in nodes.items()}
+        for kind, nodes in sorted_nodes.items()
+    }
 
 
 def choose_free_gpus(

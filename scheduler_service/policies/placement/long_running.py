@@ -38,6 +38,7 @@ class LongRunning:
         self._view: SchedulingView = ledger.view
         self._taken = ledger.taken_gpu_ids()  # which grows as the round gives GPUs away
         self._given_away = 0
+        self._promised: list[str] = []
         arrays = self._view.index.counted_arrays
         self._position_of = arrays.position_of
         self._gpu_ids, self._number_of = arrays.gpu_ids, arrays.number_of
@@ -63,7 +64,8 @@ class LongRunning:
 
     def reach_ms(self, gpus: int) -> float:
         """Return the longest remaining time of jobs that run on so many GPUs: no longer job has room made for it."""
-        if len(self._taken) > self._given_away:  # asked here too: this is called several times in every round
+        # Asked here too: this is called several times in every round.
+        if self._promised or len(self._taken) > self._given_away:
             self._close_given_away()
         in_order = self._in_order
         if in_order is not None:
@@ -148,6 +150,10 @@ class LongRunning:
         """Return how long the jobs on these GPUs run at least; infinite = no job is known to hold any of them."""
         return float(self._least_ms[[self._position_of[gpu_id] for gpu_id in gpu_ids]].min(initial=inf))
 
+    def promise(self, gpu_ids: Sequence[str]) -> None:
+        """Note that vacant GPUs are promised: several at once, when something is asked again."""
+        self._promised += gpu_ids
+
     def change(self, *, left: Iterable[str], promised: Iterable[str]) -> None:
         """Note which GPUs are left by jobs that will be stopped, and which of all GPUs are promised to others."""
         opened = [self._position_of[gpu_id] for gpu_id in dict.fromkeys(left)]  # jobs that leave may share one
@@ -179,10 +185,12 @@ class LongRunning:
 
     def _close_given_away(self) -> None:
         """Have the GPUs that this round has given away count as held by jobs that make no room."""
+        gone, self._promised = self._promised, []
         if len(self._taken) > self._given_away:
-            given_away = [*islice(self._taken, self._given_away, None)]
-            self._given_away += len(given_away)
-            self._sort_nodes(self._close(given_away))
+            gone += islice(self._taken, self._given_away, None)
+            self._given_away = len(self._taken)
+        if gone:
+            self._sort_nodes(self._close(gone))
 
     def _close(self, gpu_ids: Iterable[str]) -> list[int]:
         closed = [self._position_of[gpu_id] for gpu_id in gpu_ids]

@@ -63,7 +63,7 @@ def plan_of(chosen: Sequence[OfferedGpu]) -> PreemptionPlan:
     )
 
 
-def cheapest_vacant(vacant: Sequence[OfferedGpu], gpus: int, *, is_one_node: bool) -> PreemptionPlan | None:
+def cheapest_vacant(vacant: Sequence[OfferedGpu], gpus: int, *, is_one_node: bool) -> Sequence[OfferedGpu] | None:
     """Return which vacant GPUs a job takes that stops nobody, or None where they do not suffice.
 
     Those of one node or the first ones of all, whichever waits for fewer GPUs to be released; then by their ids.
@@ -76,14 +76,14 @@ def cheapest_vacant(vacant: Sequence[OfferedGpu], gpus: int, *, is_one_node: boo
     if len(vacant) < gpus:
         return None
     if gpus == 1:
-        return plan_of([_cheapest_first(vacant)])
+        return [_cheapest_first(vacant)]
     on_node: dict[str, list[OfferedGpu]] = {}
     for offer in vacant:
         on_node.setdefault(offer.node_id, []).append(offer)
     found = [offers[:gpus] for offers in on_node.values() if len(offers) >= gpus]
     if not is_one_node:
         found.append([*vacant[:gpus]])
-    return plan_of(min(found, key=_price_and_ids)) if found else None
+    return min(found, key=_price_and_ids) if found else None
 
 
 def _cheapest_first(vacant: Sequence[OfferedGpu]) -> OfferedGpu:

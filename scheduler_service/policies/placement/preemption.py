@@ -18,10 +18,10 @@ from scheduler_service.policies.placement.long_running import LongRunning
 from scheduler_service.policies.placement.offered_gpus import (
     OfferedGpu,
     PreemptionPlan,
-    cheapest_vacant,
     offered,
     plan_of,
 )
+from scheduler_service.policies.placement.vacant_gpus import VacantGpus
 
 _Length = float | Callable[[], float]
 
@@ -57,13 +57,11 @@ class PreemptionPlanner:
         self._leaving: set[str] = set()
         self._measure = 0.0
         self._length: _Length = 0.0
-        self._has_odd_holders = False
         self._rank_of = rank_of
         self._long_running = long_running
         self._remaining_times_ms: dict[str, float | None] = {}
-        self._vacant: dict[tuple[str, Kind], Sequence[OfferedGpu]] = {}
+        self._vacant = VacantGpus(ledger, self._promised, self._leaving, long_running)
         self._held: dict[str, OfferedGpu | None] = {}
-        self._vacant_of_kind: dict[Kind, Sequence[OfferedGpu]] = {}
 
     def promise(self, plan: PreemptionPlan) -> bool:
         """Keep these GPUs for the job, and count its victims as leaving.
@@ -77,16 +75,16 @@ class PreemptionPlanner:
             self._leaving.update(plan.victims)
             left = [part.gpu_id for victim in plan.victims for part in self._reported[victim].assignments]
             left = [gpu_id for gpu_id in left if gpu_id in self._view.gpus and gpu_id not in self._promised]
-        for gpu_id in (*left, *plan.gpu_ids):
+        changed = (*left, *plan.gpu_ids)
+        for gpu_id in changed:
             self._held.pop(gpu_id, None)
-            entry = self._view.gpus[gpu_id]
-            self._vacant.pop((entry.node_id, kind_of(entry.gpu)), None)
+        self._forget_vacant(changed)
         if self._long_running is not None:
             self._long_running.change(left=left, promised=plan.gpu_ids)
         is_opening = bool(left) or self._may_open(plan.victims)
         if is_opening:
             self._failed_ms.clear()
-            self._vacant_of_kind.clear()
+            self._vacant.forget_order()
         return is_opening
 
     def _may_open(self, victims: Sequence[str]) -> bool:
@@ -157,30 +155,27 @@ class PreemptionPlanner:
         rank_ms, job_ms = (inf, 0.0) if self._rank_of is not None else (self._rank(job_id), self._job_ms())
         return rank_ms is not None and rank_ms > job_ms and rank_ms >= job_ms + self._gain_min_ms
 
-    def _vacant_anywhere(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
-        """Return the GPUs that a job takes where no job need leave for it and hosts do not matter.
+    def promise_vacant(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
+        """Promise a job vacant GPUs that suffice for it; None = `find` is to be asked.
 
-        Most jobs that wait for GPUs to be released have been told so before, and are told again in every round. A plan
-        without victims is cheaper than any with some, and each node with enough vacant GPUs is one of those that a look
-        at nodes begins with: what is cheapest among the first vacant GPUs of these, and of all, is what it would find.
+        It finds and promises what `find` and `promise` would, and leaves out what does not matter to such a plan. No
+        job that found no GPUs finds some now.
         """
-        nodes_max, gpus = self._view.nodes_per_job_max, request.gpus
-        if self._long_running is None or request.cpu_cores or request.host_memory_bytes or (nodes_max > 1 < gpus):
-            return None
-        return cheapest_vacant(self._all_vacant(kind), gpus, is_one_node=nodes_max == 1)
+        plan = self._vacant_anywhere(request, kind) if self._view.nodes_per_job_max <= 1 else None
+        if plan is not None and self._long_running is not None:
+            self._promised.update(plan.gpu_ids)
+            self._forget_vacant(plan.gpu_ids)
+            self._long_running.promise(plan.gpu_ids)
+        return plan
 
-    def _all_vacant(self, kind: Kind) -> Sequence[OfferedGpu]:
-        """Return what is vacant on all nodes, in the order in which a job would take it."""
-        offers = self._vacant_of_kind.get(kind)
-        if offers is None:
-            nodes = self._long_running.unheld_nodes() if self._long_running is not None else ()
-            offers = sorted([offer for node_id in nodes for offer in self._vacant_on(node_id, kind)])
-        elif offers:
-            # What is gone in a round does not come back: it was promised to a job, or one has started there.
-            gone, is_free = self._promised, self._ledger.is_free
-            offers = [one for one in offers if one.gpu_id not in gone and (one.price or is_free(one.gpu_id))]
-        self._vacant_of_kind[kind] = offers
-        return offers
+    def _vacant_anywhere(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
+        """Return the plan of a job for which vacant GPUs suffice, where that is seen at once."""
+        chosen = self._vacant.cheapest(request, kind)
+        return plan_of(chosen) if chosen is not None else None
+
+    def _forget_vacant(self, gpu_ids: Iterable[str]) -> None:
+        entries = map(self._view.gpus.__getitem__, gpu_ids)
+        self._vacant.forget_nodes([(entry.node_id, kind_of(entry.gpu)) for entry in entries])
 
     def _on_one_node(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
         best: PreemptionPlan | None = None
@@ -207,15 +202,15 @@ class PreemptionPlanner:
 
     def _has_odd_holders_on(self, node_id: str, kind: Kind) -> bool:
         """Return whether GPUs are held of which the columns do not say how long."""
-        self._vacant_on(node_id, kind)
-        return self._has_odd_holders
+        self._vacant.on_node(node_id, kind)
+        return self._vacant.has_odd_holders
 
     def _on_several_nodes(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
         columns, is_anywhere = self._long_running, not self._view.nodes_per_job_max
         if columns is None:
             return self._take(request, kind, [*self._view.nodes], self._measure)
         for measure in self._measures(request, columns.reach_ms(request.gpus) if is_anywhere else -inf):
-            vacant, gpu_ids = self._all_vacant(kind), columns.held_anywhere(measure)
+            vacant, gpu_ids = self._vacant.anywhere(kind), columns.held_anywhere(measure)
             if (found := self._take_of(request, vacant, gpu_ids, kind, measure)) is not None:
                 return found
         return None
@@ -242,7 +237,7 @@ class PreemptionPlanner:
         """
         columns = self._long_running
         unheld = node_ids if columns is None else columns.unheld_nodes()
-        vacant = sorted([offer for one in node_ids if one in unheld for offer in self._vacant_on(one, kind)])
+        vacant = sorted([offer for one in node_ids if one in unheld for offer in self._vacant.on_node(one, kind)])
         there = self._gpu_ids_on if columns is None else partial(columns.held, remaining_ms=measure)
         return self._take_of(request, vacant, chain.from_iterable(map(there, node_ids)), kind, measure)
 
@@ -252,7 +247,7 @@ class PreemptionPlanner:
         """Return the same, of what is vacant there in order, and of these GPUs that are held or were looked at."""
         if len(vacant) >= request.gpus and (found := self._first(request, vacant)) is not None:
             return found
-        if measure > self._measure and self._has_odd_holders:
+        if measure > self._measure and self._vacant.has_odd_holders:
             return None  # what these run for is not in the columns
         held = self._held_of(gpu_ids, kind)
         return self._first(request, [*vacant, *held]) if len(vacant) + len(held) >= request.gpus else None
@@ -267,22 +262,6 @@ class PreemptionPlanner:
         if self._long_running is None:
             return ((inf, node_id) for node_id in self._view.nodes)
         return self._long_running.nodes(gpus, measure)
-
-    def _vacant_on(self, node_id: str, kind: Kind) -> Sequence[OfferedGpu]:
-        """Return what is vacant on a node, or about to be, in the order in which a job would take it."""
-        offers = self._vacant.get((node_id, kind))
-        if offers is None:
-            columns = self._long_running
-            gpu_ids = self._gpu_ids_on(node_id) if columns is None else columns.unheld(node_id)
-            entries = [*self._open_of(gpu_ids, kind)]
-            found = [
-                offered(1 if entry.is_releasing or entry.job_ids else 0, 0.0, entry, ())
-                for entry in entries
-                if not entry.job_ids or all(map(self._is_leaving, entry.job_ids))
-            ]
-            self._has_odd_holders |= len(found) < len(entries)
-            offers = self._vacant[node_id, kind] = sorted(found)
-        return [offer for offer in offers if offer.price or self._ledger.is_free(offer.gpu_id)] if offers else offers
 
     def _held_of(self, gpu_ids: Iterable[str], kind: Kind) -> Sequence[OfferedGpu]:
         """Return which of these GPUs are held by jobs that leave them to the one looked for, the longest first."""

@@ -15,7 +15,7 @@ from scheduler_service.core.commands import LaunchJob, StopJob
 from scheduler_service.core.jobs.job_shapes import shape_of
 from scheduler_service.core.records import JobRequest, Phase, Reason, Share
 from scheduler_service.policies import tiresias
-from scheduler_service.policies.placement import free_gpus, length_queue
+from scheduler_service.policies.placement import exclusive_round, free_gpus, length_queue
 from scheduler_service.policies.placement.preemption import PreemptionPlanner
 from scheduler_service.policies.placement.shape_speeds import shape_speeds
 from tests.support.engine_play import Play
@@ -96,6 +96,15 @@ def test_room_that_leaves_no_gpu_over_asks_no_other_kind_of_job_anew_whether_it_
     play.tell(events.TimerFired)
     assert {play.code(f"new-{number}") for number in range(4)} == {"GPU_RELEASING"}
     assert len(searches) == 1
+
+
+def test_a_round_on_a_full_cluster_puts_no_free_gpus_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = full_of_long_jobs("srtf")
+    monkeypatch.setattr(exclusive_round, "free_by_kind_and_node", refuse)
+    for name, steps in (("long", 2_000_000), ("new", 10)):
+        play.submit(name, graph="graph", key="key", share=Share.NEVER, steps_total=steps)
+    assert play.code("new") == "STOPS_LONGER"
+    assert play.code("long") == "NO_FREE_GPU"
 
 
 @pytest.mark.parametrize("gpus", [1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,6 +130,22 @@ def test_tiresias_is_not_asked_when_a_timer_rings_after_a_fact_where_its_answer_
     assert len(asks) == 5
 
 
+def test_a_timer_upon_which_an_answer_stands_asks_once_when_to_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, find = list[int](), Tiresias.next_look_ms
+    play = Play("tiresias", nodes_per_job_max=0, gpus=2)
+    for number in range(4):
+        play.submit(f"j{number}")
+
+    def count(self: Tiresias, view: SchedulingView) -> int | None:
+        looks.append(view.now_ms)
+        return find(self, view)
+
+    monkeypatch.setattr(Tiresias, "next_look_ms", count)
+    assert len(wakes(ring(play, MINUTE_MS))) == 1
+    assert len(looks) == 1
+    assert looks[0] < MINUTE_MS
+
+
 def test_tiresias_is_asked_when_a_timer_rings_after_a_fact_that_it_heeds_and_was_not_asked_upon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -180,6 +197,19 @@ def looks_after_a_report_that_changed(play: Play, *, all_changes: int, news: int
     changes_before = changes.count - all_changes, changes.news_count - news
     policy = PerformanceAwareBinPacking(interval_ms=MINUTE_MS)
     return find_looks(policy, report, EventEffects(), state, look_nowhere, changes_before=changes_before)
+
+
+def test_what_a_timer_found_of_the_next_look_holds_unless_another_decision_was_due_after_all() -> None:
+    play = playing("tiresias")
+    state, changes = play.engine.state, play.engine.state.predictions.changes
+    before, event = (changes.count, changes.news_count), events.TimerFired(at_ms=play.now_ms)
+    policy = Tiresias(interval_ms=MINUTE_MS)
+    for look_ms, found in ((4.5 * MINUTE_MS, [5 * MINUTE_MS]), (math.inf, [])):
+        known = EventEffects(look_ms=look_ms)
+        assert list(find_looks(policy, event, known, state, look_nowhere, changes_before=before)) == found
+        known.is_decision_due = True
+        with pytest.raises(AssertionError, match="looked at"):
+            find_looks(policy, event, known, state, look_nowhere, changes_before=before)
 
 
 def test_a_policy_that_settles_hears_of_news_while_a_job_waits_and_any_other_of_every_change(
