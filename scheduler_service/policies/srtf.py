@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from typing import ClassVar
 
@@ -40,7 +40,6 @@ from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.planning.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.core.records import Reason
-from scheduler_service.core.round_property import round_property
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.placement import length_queue, long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
@@ -90,7 +89,7 @@ class _LongerMakeRoom:
         self._is_ordered = not policy.aging_ms
         self._hopeless: set[object] = set()
 
-    @round_property
+    @cached_property
     def _preemption(self) -> PreemptionPlanner:
         return PreemptionPlanner(
             self._ledger,
@@ -99,7 +98,7 @@ class _LongerMakeRoom:
             long_running=self._long_running if self._in_columns else None,
         )
 
-    @round_property
+    @cached_property
     def _long_running(self) -> LongRunning:
         return LongRunning(self._ledger)
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from math import ceil, inf
 from typing import ClassVar
 
@@ -49,7 +49,6 @@ from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.planning.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import Reason
-from scheduler_service.core.round_property import round_property
 from scheduler_service.policies.ordering.waiting_list import decide_in_order
 from scheduler_service.policies.placement import length_queue, long_running
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound, MadeRoom
@@ -227,7 +226,7 @@ class _Places:
         equals = positions[measures == measure].tolist()
         return first + sum(map(order[2].__gt__, map(self._job_at, equals))) + bisect_left(self._others, order)
 
-    @round_property
+    @cached_property
     def _alone(self) -> tuple[NDArray[np.float64], Positions]:
         """The running jobs with an open GPU for themselves: the measure of each, and such a GPU."""
         if not self._in_columns:
@@ -239,7 +238,7 @@ class _Places:
         found = np.flatnonzero(is_first)
         return self.measures[found], found
 
-    @round_property
+    @cached_property
     def measures(self) -> NDArray[np.float64]:
         """Queue and submission of the one job on each GPU as one number, by position."""
         times = self._view.index.service_times
@@ -250,12 +249,12 @@ class _Places:
     def _job_at(self, position: int) -> str:
         return self._view.gpus[self._arrays.gpu_ids[position]].job_ids[0]
 
-    @round_property
+    @cached_property
     def _arrays(self) -> GpuArrays:
         """Read once: a round changes nothing in them."""
         return self._view.index.counted_arrays
 
-    @round_property
+    @cached_property
     def _others(self) -> list[tuple[int, int, str]]:
         """The other running jobs, sorted."""
         running = self._view.running
@@ -282,7 +281,7 @@ class _Places:
         positions = (arrays.position_of.get(part.gpu_id) for part in job.assignments)
         return any(position is not None and arrays.jobs_on[position] == 1 for position in positions)
 
-    @round_property
+    @cached_property
     def _waiting(self) -> list[tuple[int, int, str]]:
         return sorted(self._policy.order(self._view, job) for job in self._view.pending)
 
@@ -303,13 +302,13 @@ class _MoreServedMakeRoom:
         self._places = _Places(policy, view, queue, in_columns=self._in_columns)
         self._failed: set[object] = set()
 
-    @round_property
+    @cached_property
     def _preemption(self) -> PreemptionPlanner:
         late = self._late if self._in_columns else None
         # Not a method of this object, which would be in a ring with it: rounds would be kept until a collection.
         return PreemptionPlanner(self._ledger, rank_of=self._places.of_victim, long_running=late)
 
-    @round_property
+    @cached_property
     def _late(self) -> LongRunning:
         kept = self._view.index.service_measures(self._policy.rules)
         if kept is not None:

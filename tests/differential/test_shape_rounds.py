@@ -10,13 +10,13 @@ import random
 import pytest
 
 from cotenant_simulator.truth.trace import GIB, Trace
-from scheduler_service.core.commands import Command, LaunchJob, StopJob
+from scheduler_service.core.commands import Command
 from scheduler_service.core.events import Event
 from scheduler_service.core.records import Phase, Share
 from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policies.placement import length_queue
 from scheduler_service.policies.placement.horus_placement import HorusPlacement
-from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
+from tests.support.simulated_runs import kind, noting_orders, simulation, trace_job, trace_of
 
 ALWAYS, NEVER = 0, 10**9
 POLICIES = {"horus": {}, "obp": {}, "pab": {"interval_ms": 300_000}}
@@ -53,12 +53,10 @@ def story(policy: str, trace: Trace, monkeypatch: pytest.MonkeyPatch, *, least: 
     """Return all orders, and after every event why each waiting job waits."""
     found: list[object] = []
 
+    note_orders = noting_orders(found)
+
     def note(event: Event, commands: list[Command]) -> None:
-        for order in commands:
-            if isinstance(order, LaunchJob):
-                found.append((event.at_ms, order.job_id, tuple(part.gpu_id for part in order.assignments)))
-            elif isinstance(order, StopJob):
-                found.append((event.at_ms, order.job_id))
+        note_orders(event, commands)
         state = run.engine.state
         found.append([(job_id, state.decisions.get(job_id)) for job_id in state.in_phase(Phase.PENDING)])
 

@@ -8,7 +8,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 from scheduler_service.core.cluster_view.capacity import resident_on
@@ -20,7 +20,6 @@ from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start, Stop
 from scheduler_service.core.records import Gpu, JobRequest, Reason
-from scheduler_service.core.round_property import round_property
 from scheduler_service.policies.placement.free_gpus import (
     choose_free_gpus,
     fits_alone,
@@ -137,12 +136,12 @@ class ExclusiveRound:
         self._recall: Callable[[], ImpossibleShapes] = ImpossibleShapes
         self._asked: tuple[JobRequest, Kind, tuple[int, int] | None] | None = None
 
-    @round_property
+    @cached_property
     def _kinds(self) -> Inventory:
         """What the GPUs are, counted at the first use."""
         return self._view.index.inventory
 
-    @round_property
+    @cached_property
     def room_maker(self) -> RoomMaker | None:
         """The rules by which running jobs make room, made at the first use."""
         return self._make_room_maker(self.ledger) if self._make_room_maker is not None else None
@@ -284,7 +283,7 @@ class ExclusiveRound:
         """Go on from what earlier rounds found of jobs by shape, on the same nodes and predictions; it is added to."""
         self._recall = recall
 
-    @round_property
+    @cached_property
     def _impossible(self) -> ImpossibleShapes:
         """Why jobs could not start on the empty cluster, by shape, recalled when the first one waits."""
         return self._recall()
