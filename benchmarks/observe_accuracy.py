@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from cotenant_agent.devices.import_baseline import NO_BASELINE
 from cotenant_agent.devices.standin_inventory import StandinInventory
 from cotenant_agent.observing.foreign_jobs import ForeignJob, ForeignJobs
 from cotenant_agent.observing.observer import ObservedWindow, Observer
@@ -48,7 +49,7 @@ def main(seconds: float = 75.0) -> dict[str, object]:
 
 def _compare(folder: Path, seconds: float) -> dict[str, object]:
     inventory = StandinInventory(
-        node_id="observed", cores=[CORE], memory_bytes=2**31, baseline_bytes=0, processes=LinuxProcesses()
+        node_id="observed", cores=[CORE], memory_bytes=2**31, baseline=NO_BASELINE, processes=LinuxProcesses()
     )
     jobs: dict[str, subprocess.Popen[bytes]] = {}
 

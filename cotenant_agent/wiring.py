@@ -20,9 +20,10 @@ from cotenant_agent.checkpointing.shared_storage import read_storage_id
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.devices.calibration import Calibrations, measuring_command
 from cotenant_agent.devices.gpu_inventory import GpuInventory, SeveralInventories
+from cotenant_agent.devices.import_baseline import measure_baseline
 from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.devices.nvml_inventory import NvmlInventory
-from cotenant_agent.devices.standin_inventory import StandinInventory, measure_baseline
+from cotenant_agent.devices.standin_inventory import StandinInventory
 from cotenant_agent.isolation.allow_list import AllowList, load_allow_list
 from cotenant_agent.isolation.cgroups import ControlGroups, detect, name_agent
 from cotenant_agent.isolation.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
@@ -173,7 +174,7 @@ def _build_inventory(settings: AgentSettings, state: Path, processes: Processes)
                 node_id=settings.node_id,
                 cores=settings.standin_cores,
                 memory_bytes=settings.standin_memory_bytes,
-                baseline_bytes=measure_baseline(state),
+                baseline=measure_baseline(state),
                 processes=processes,
             )
         )

@@ -11,13 +11,12 @@ time of its cores. There is nothing like SM activity here, so it is absent.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.idle_cores import read_idle_times_ns
+from cotenant_agent.devices.import_baseline import ImportBaseline
 from cotenant_agent.errors import DeviceError
 from cotenant_agent.processes import Processes, pinned_processes
 from cotenant_agent.records import (
@@ -29,29 +28,11 @@ from cotenant_agent.records import (
     JobProcesses,
     JobUsage,
 )
-from cotenant_agent.storage.durable_files import read_integer, read_json, read_text, write_json
 from cotenant_agent.system_clock import steady_ns
 
 DEVICE_NAME = "cpu-standin"
 # More threads than cores spin against each other: one per core of the job.
 _THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_BASELINE_TIMEOUT_S = 120
-_MEASURE = (
-    "import importlib.util as u, os\n"
-    "v = 'none'\n"
-    "if u.find_spec('torch'):\n"
-    "    import torch\n"
-    "    v = torch.__version__\n"
-    "pages = int(open('/proc/self/statm').read().split()[1])\n"
-    "print(pages * os.sysconf('SC_PAGE_SIZE'), v)\n"
-)
-_VERSION = (
-    "import importlib.metadata as m\n"
-    "try:\n"
-    "    print(m.version('torch'))\n"
-    "except m.PackageNotFoundError:\n"
-    "    print('none')\n"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +47,11 @@ class StandinInventory:
     """One stand-in device per core."""
 
     def __init__(
-        self, *, node_id: str, cores: Sequence[int], memory_bytes: int, baseline_bytes: int, processes: Processes
+        self, *, node_id: str, cores: Sequence[int], memory_bytes: int, baseline: ImportBaseline, processes: Processes
     ) -> None:
         self._core_of = {f"standin-{node_id}-{index}": core for index, core in enumerate(cores)}
         self._memory_bytes = memory_bytes
-        self._baseline_bytes = baseline_bytes
+        self._baseline = baseline
         self._processes = processes
         self._job_marks: dict[AttemptKey, _CpuMark] = {}
         self._idle_marks: dict[int, tuple[int, int]] = {}
@@ -133,8 +114,8 @@ class StandinInventory:
         return pinned_processes(self._core_of, own_pid=os.getpid())
 
     def peak_bytes(self, max_resident_bytes: int) -> int:
-        """See `GpuInventory.peak_bytes`."""
-        return self._held_bytes(max_resident_bytes)
+        """See `GpuInventory.peak_bytes`; a process that ends may hold more than it ever did to work."""
+        return _beyond(self._baseline.ended_bytes, max_resident_bytes)
 
     def close(self) -> None:
         """See `GpuInventory.close`; there is no driver."""
@@ -150,12 +131,9 @@ class StandinInventory:
             available_s = (now.at_ns - before.at_ns) / 1e9 * max(1, len(job.gpu_ids))
             ratio = min(1.0, max(0.0, now.cpu_s - before.cpu_s) / available_s)
         # Each rank of a gang has a device of its own, every other job all of its processes on all of its devices.
-        memory_bytes = self._held_bytes(resident_bytes if job.rank_pids else usage.resident_bytes)
+        resident_bytes = resident_bytes if job.rank_pids else usage.resident_bytes
+        memory_bytes = _beyond(self._baseline.resident_bytes, resident_bytes)
         return JobUsage(memory_bytes=memory_bytes, utilization_ratio=ratio)
-
-    def _held_bytes(self, resident_bytes: int) -> int:
-        """What lies above the baseline; a living job below it holds a byte, because 0 means unknown."""
-        return max(resident_bytes - self._baseline_bytes, 1 if resident_bytes > 0 else 0)
 
     def _core_busy_ratio(self, core: int) -> float | None:
         idle_ns = read_idle_times_ns().get(core)
@@ -168,39 +146,15 @@ class StandinInventory:
         return min(1.0, max(0.0, 1.0 - (now[0] - before[0]) / (now[1] - before[1])))
 
 
+def _beyond(baseline_bytes: int, resident_bytes: int) -> int:
+    """What lies above the baseline; a living job below it holds a byte, because 0 means unknown."""
+    return max(resident_bytes - baseline_bytes, 1 if resident_bytes > 0 else 0)
+
+
 def _foreign_ratio(busy_ratio: float | None, usages: Sequence[JobUsage]) -> float | None:
     """What a core did beyond its jobs."""
     own = [usage.utilization_ratio for usage in usages if usage.utilization_ratio is not None]
     return None if busy_ratio is None or len(own) < len(usages) else max(0.0, busy_ratio - sum(own))
-
-
-def measure_baseline(state_directory: Path, executable: str = sys.executable) -> int:
-    """Resident bytes of an interpreter with the framework imported; measured once per interpreter and version.
-
-    Args:
-        state_directory: where the figure is kept.
-        executable: the interpreter that jobs run.
-
-    Raises:
-        DeviceError: the interpreter does not run.
-    """
-    kept = state_directory / "standin_baseline.json"
-    version = _run(executable, _VERSION).strip()
-    record = read_json(kept)
-    if read_text(record, "executable") == executable and read_text(record, "torch") == version:
-        return read_integer(record, "baseline_bytes")
-    baseline_bytes = int(_run(executable, _MEASURE).split()[0])
-    write_json(kept, {"executable": executable, "torch": version, "baseline_bytes": baseline_bytes})
-    return baseline_bytes
-
-
-def _run(executable: str, program: str) -> str:
-    try:
-        return subprocess.run(
-            [executable, "-c", program], check=True, capture_output=True, text=True, timeout=_BASELINE_TIMEOUT_S
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        raise DeviceError(f"cannot measure the import baseline with {executable}: {error}") from error
 
 
 def _is_online(core: int) -> bool:

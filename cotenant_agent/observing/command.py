@@ -20,6 +20,7 @@ from cotenant.quantities import format_percent, format_slowdown
 from cotenant.stop_signals import until_signal
 from cotenant.v1 import prediction_pb2
 from cotenant_agent import system_clock
+from cotenant_agent.devices.import_baseline import NO_BASELINE
 from cotenant_agent.devices.nvml_inventory import NvmlInventory
 from cotenant_agent.devices.standin_inventory import StandinInventory
 from cotenant_agent.errors import DeviceError, DriverMissingError
@@ -139,7 +140,7 @@ def _inventory(standin_cores: tuple[int, ...]) -> UsedDevices:
     if unknown:
         raise InputError(f"--standin-cores: there is no core {unknown[0]}", remedy="name cores of this machine")
     return StandinInventory(
-        node_id="observed", cores=standin_cores, memory_bytes=2**31, baseline_bytes=0, processes=LinuxProcesses()
+        node_id="observed", cores=standin_cores, memory_bytes=2**31, baseline=NO_BASELINE, processes=LinuxProcesses()
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant_agent.devices.gpu_inventory import GpuInventory, SeveralInventories
+from cotenant_agent.devices.import_baseline import NO_BASELINE
 from cotenant_agent.devices.nvml_inventory import NvmlInventory
 from cotenant_agent.devices.standin_inventory import StandinInventory
 from cotenant_agent.errors import DeviceError
@@ -65,7 +66,7 @@ def bench(
     elif request.param == "standin":
         core = min(os.sched_getaffinity(0))
         standin = StandinInventory(
-            node_id="n", cores=[core, 100_000], memory_bytes=1 << 30, baseline_bytes=0, processes=LinuxProcesses()
+            node_id="n", cores=[core, 100_000], memory_bytes=1 << 30, baseline=NO_BASELINE, processes=LinuxProcesses()
         )
         found = Bench(standin, burn)
     else:

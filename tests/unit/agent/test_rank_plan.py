@@ -16,6 +16,7 @@ from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.attempts.launching import JobRules, Launcher
 from cotenant_agent.checkpointing.checkpoints import Checkpoint
 from cotenant_agent.devices.gpu_inventory import GpuInventory
+from cotenant_agent.devices.import_baseline import NO_BASELINE
 from cotenant_agent.devices.standin_inventory import StandinInventory
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.isolation.allow_list import AllowList
@@ -93,7 +94,7 @@ def test_a_gang_of_one_runs_like_any_other(directory: StateDirectory) -> None:
 def test_ranks_on_stand_in_devices_have_a_core_each(directory: StateDirectory) -> None:
     core = min(os.sched_getaffinity(0))
     inventory = StandinInventory(
-        node_id="n", cores=[core, core], memory_bytes=1_000, baseline_bytes=0, processes=FakeProcesses()
+        node_id="n", cores=[core, core], memory_bytes=1_000, baseline=NO_BASELINE, processes=FakeProcesses()
     )
     spec = spec_of(launch(launcher_of(directory, inventory), gpu_ids=("standin-n-0", "standin-n-1")))
     assert [(rank["cpu_cores"], rank["environment"]["OMP_NUM_THREADS"]) for rank in spec["ranks"]] == [
@@ -104,7 +105,7 @@ def test_ranks_on_stand_in_devices_have_a_core_each(directory: StateDirectory) -
 def test_every_rank_sees_all_devices_of_the_gang(directory: StateDirectory) -> None:
     """As under torchrun: LOCAL_RANK chooses one of them."""
     spec = spec_of(launch(launcher_of(directory, StandinInventory(
-        node_id="n", cores=[0, 0], memory_bytes=1_000, baseline_bytes=0, processes=FakeProcesses()
+        node_id="n", cores=[0, 0], memory_bytes=1_000, baseline=NO_BASELINE, processes=FakeProcesses()
     )), gpu_ids=("standin-n-0", "standin-n-1")))  # fmt: skip
     assert all("CUDA_VISIBLE_DEVICES" not in rank["environment"] for rank in spec["ranks"])
     assert "CUDA_VISIBLE_DEVICES" in spec["environment"]

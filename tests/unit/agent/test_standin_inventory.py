@@ -1,25 +1,21 @@
 from __future__ import annotations
 
-import json
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
-from cotenant_agent.devices.standin_inventory import StandinInventory, _foreign_ratio, measure_baseline
-from cotenant_agent.errors import DeviceError
+from cotenant_agent.devices.import_baseline import ImportBaseline
+from cotenant_agent.devices.standin_inventory import StandinInventory, _foreign_ratio
 from cotenant_agent.records import AttemptKey, JobProcesses, JobUsage
 from tests.support.fake_devices import FakeProcess, FakeProcesses
 
 KEY = AttemptKey(job_id="job", attempt=1, fence=1)
 
 
-def build(processes: FakeProcesses, baseline_bytes: int = 300) -> StandinInventory:
+def build(processes: FakeProcesses) -> StandinInventory:
     core = min(os.sched_getaffinity(0))
-    return StandinInventory(
-        node_id="n", cores=[core], memory_bytes=1000, baseline_bytes=baseline_bytes, processes=processes
-    )
+    baseline = ImportBaseline(resident_bytes=300, ended_bytes=400)
+    return StandinInventory(node_id="n", cores=[core], memory_bytes=1000, baseline=baseline, processes=processes)
 
 
 def test_memory_is_what_the_tree_holds_beyond_an_empty_import() -> None:
@@ -29,7 +25,10 @@ def test_memory_is_what_the_tree_holds_beyond_an_empty_import() -> None:
     reading = inventory.observe({KEY: JobProcesses(gpu_ids=("standin-n-0",), pids=(1, 2))})
     assert reading.jobs[KEY].memory_bytes == 300
     assert reading.gpus[0].memory_used_bytes == 300
-    assert inventory.peak_bytes(900) == 600
+
+
+def test_what_libraries_page_in_at_the_end_of_a_process_is_no_peak_of_its_job() -> None:
+    assert build(FakeProcesses()).peak_bytes(900) == 500
 
 
 def test_each_rank_of_a_gang_fills_a_device_of_its_own() -> None:
@@ -76,25 +75,6 @@ def test_a_job_is_pinned_and_gets_one_thread_per_core() -> None:
     assert binding.cpu_cores == (min(os.sched_getaffinity(0)),)
     assert binding.environment["OMP_NUM_THREADS"] == "1"
     assert build(FakeProcesses()).bind([]).environment == {}
-
-
-def test_the_import_baseline_is_measured_once_per_interpreter(tmp_path: Path) -> None:
-    interpreter = tmp_path / "python"
-    interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
-    interpreter.chmod(0o755)
-    first = measure_baseline(tmp_path, str(interpreter))
-    assert first > 1 << 20
-    kept = tmp_path / "standin_baseline.json"
-    record = json.loads(kept.read_text())
-    kept.write_text(json.dumps({**record, "baseline_bytes": 7}))
-    assert measure_baseline(tmp_path, str(interpreter)) == 7
-    kept.write_text(json.dumps({**record, "torch": "another"}))
-    assert measure_baseline(tmp_path, str(interpreter)) > 1 << 20
-
-
-def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="nowhere"):
-        measure_baseline(tmp_path, "/nowhere/python")
 
 
 def test_a_living_job_below_the_baseline_holds_a_byte_because_nothing_means_unknown() -> None:

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.devices.import_baseline import measure_baseline
+from cotenant_agent.errors import DeviceError
+
+PAGED_IN_BYTES = 32 << 20
+_FRAMEWORK = f"""
+import atexit
+held = []
+atexit.register(lambda: held.append(b"x" * {PAGED_IN_BYTES}))
+"""
+
+
+def write_interpreter(folder: Path) -> Path:
+    """An interpreter that has no framework but what lies in the folder."""
+    interpreter = folder / "python"
+    interpreter.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} -S "$@"\n')
+    interpreter.chmod(0o755)
+    return interpreter
+
+
+def test_the_import_is_measured_once_per_interpreter_and_version(tmp_path: Path) -> None:
+    interpreter, kept = str(write_interpreter(tmp_path)), tmp_path / "standin_baseline.json"
+    assert measure_baseline(tmp_path, interpreter).resident_bytes > 1 << 20
+    record = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**record, "baseline_bytes": 7}))
+    assert measure_baseline(tmp_path, interpreter).resident_bytes == 7
+    kept.write_text(json.dumps({**record, "baseline_bytes": 7, "torch": "another"}))
+    assert measure_baseline(tmp_path, interpreter).resident_bytes > 1 << 20
+
+
+def test_a_record_without_the_end_of_a_process_is_measured_again(tmp_path: Path) -> None:
+    interpreter, kept = str(write_interpreter(tmp_path)), tmp_path / "standin_baseline.json"
+    first = measure_baseline(tmp_path, interpreter)
+    record = json.loads(kept.read_text())
+    del record["ended_bytes"]
+    kept.write_text(json.dumps({**record, "baseline_bytes": 7}))
+    again = measure_baseline(tmp_path, interpreter)
+    assert again.ended_bytes >= again.resident_bytes > 1 << 20
+    assert again.ended_bytes == pytest.approx(first.ended_bytes, rel=0.2)
+
+
+def test_a_framework_that_pages_in_at_its_end_has_a_higher_baseline_of_ended_processes(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(_FRAMEWORK)
+    found = measure_baseline(tmp_path, str(write_interpreter(tmp_path)))
+    assert found.ended_bytes - found.resident_bytes > 0.9 * PAGED_IN_BYTES
+
+
+def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="nowhere"):
+        measure_baseline(tmp_path, "/nowhere/python")
