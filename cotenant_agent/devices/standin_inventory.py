@@ -3,9 +3,10 @@
 One device is one core; all processes of a job are pinned to the cores of its devices, and two jobs on one device take
 turns on it as two processes take turns on a GPU. Device memory of a job = resident set of its process tree minus the
 resident set of an interpreter that has only imported the framework (measured once, kept with the versions): that part
-plays the CUDA context. Of a gang it is that of the rank which takes most, since each has a device of its own. Pages
-that forked workers share with their parent count once. Utilization of a job = CPU time of its tree / wall
-time of its cores. There is nothing like SM activity here, so it is absent.
+plays the CUDA context. Libraries page in when a process ends, so that of two looks the lower one counts, and the
+kernel's record of the ended process knows what came between. Of a gang it is that of the rank which takes most, since
+each has a device of its own. Pages that forked workers share with their parent count once. Utilization of a job = CPU
+time of its tree / wall time of its cores. There is nothing like SM activity here, so it is absent.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ _THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
-class _CpuMark:
-    """CPU seconds of something at an instant of the steady clock."""
+class _Look:
+    """What a job had used and what it held at an instant of the steady clock."""
 
     cpu_s: float
+    resident_bytes: int
     at_ns: int
 
 
@@ -53,7 +55,7 @@ class StandinInventory:
         self._memory_bytes = memory_bytes
         self._baseline = baseline
         self._processes = processes
-        self._job_marks: dict[AttemptKey, _CpuMark] = {}
+        self._looks: dict[AttemptKey, _Look] = {}
         self._idle_marks: dict[int, tuple[int, int]] = {}
 
     @property
@@ -92,7 +94,7 @@ class StandinInventory:
     def observe(self, jobs: Mapping[AttemptKey, JobProcesses]) -> InventoryReading:
         """See `GpuInventory.observe`."""
         usages = {key: self._observe_job(key, job) for key, job in jobs.items()}
-        self._job_marks = {key: mark for key, mark in self._job_marks.items() if key in jobs}
+        self._looks = {key: look for key, look in self._looks.items() if key in jobs}
         gpus = []
         for gpu in self.describe():
             here = [usages[key] for key, job in jobs.items() if gpu.gpu_id in job.gpu_ids]
@@ -122,18 +124,17 @@ class StandinInventory:
 
     def _observe_job(self, key: AttemptKey, job: JobProcesses) -> JobUsage:
         usage = self._processes.usage(job.pids)
-        resident_bytes = max((self._processes.usage(pids).resident_bytes for pids in job.rank_pids), default=0)
-        now = _CpuMark(usage.cpu_s, steady_ns())
-        before = self._job_marks.get(key)
-        self._job_marks[key] = now
+        # Each rank of a gang has a device of its own, every other job all of its processes on all of its devices.
+        sizes = [self._processes.usage(pids).resident_bytes for pids in job.rank_pids] or [usage.resident_bytes]
+        now = _Look(usage.cpu_s, max(sizes), steady_ns())
+        before = self._looks.get(key, now)
+        self._looks[key] = now
         ratio = None
-        if before is not None and now.at_ns > before.at_ns:
+        if now.at_ns > before.at_ns:
             available_s = (now.at_ns - before.at_ns) / 1e9 * max(1, len(job.gpu_ids))
             ratio = min(1.0, max(0.0, now.cpu_s - before.cpu_s) / available_s)
-        # Each rank of a gang has a device of its own, every other job all of its processes on all of its devices.
-        resident_bytes = resident_bytes if job.rank_pids else usage.resident_bytes
-        memory_bytes = _beyond(self._baseline.resident_bytes, resident_bytes)
-        return JobUsage(memory_bytes=memory_bytes, utilization_ratio=ratio)
+        resident_bytes = min(before.resident_bytes, now.resident_bytes)
+        return JobUsage(memory_bytes=_beyond(self._baseline.resident_bytes, resident_bytes), utilization_ratio=ratio)
 
     def _core_busy_ratio(self, core: int) -> float | None:
         idle_ns = read_idle_times_ns().get(core)

@@ -31,6 +31,16 @@ def test_what_libraries_page_in_at_the_end_of_a_process_is_no_peak_of_its_job() 
     assert build(FakeProcesses()).peak_bytes(900) == 500
 
 
+def test_what_a_job_holds_at_one_look_only_is_not_what_it_works_with() -> None:
+    processes = FakeProcesses()
+    inventory, job = build(processes), {KEY: JobProcesses(gpu_ids=("standin-n-0",), pids=(1,))}
+    held = []
+    for resident_bytes in (500, 500, 900, 500, 600, 700):
+        processes.table = {1: FakeProcess(1, resident_bytes=resident_bytes)}
+        held.append(inventory.observe(job).jobs[KEY].memory_bytes)
+    assert held == [200, 200, 200, 200, 200, 300]
+
+
 def test_each_rank_of_a_gang_fills_a_device_of_its_own() -> None:
     processes = FakeProcesses()
     processes.table = {pid: FakeProcess(pid, resident_bytes=size) for pid, size in ((1, 500), (2, 700), (3, 50))}
