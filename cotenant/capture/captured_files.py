@@ -40,7 +40,7 @@ def target_files(out: Path | None, command: Sequence[str]) -> tuple[Path, Path]:
 
 
 def write_job(job: CapturedJob, command: Sequence[str], directory: Path, files: tuple[Path, Path]) -> None:
-    """Writes graph and job file; the number of steps is left to `submit --steps`."""
+    """Writes graph and job file; the number of steps is left to `submit --steps` where the script does not say it."""
     graph, job_file = files
     graph.parent.mkdir(parents=True, exist_ok=True)
     graph.write_bytes(job.graph)

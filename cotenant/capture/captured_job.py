@@ -44,6 +44,7 @@ class CapturedJob:
         batch_size: Samples of one optimizer step, over all micro-batches and processes.
         accumulation: Micro-batches in one step; None = not known.
         batches_per_step: Of them, those that loaders handed out one by one; 1 = not more, or not known.
+        planned_steps: Optimizer steps of the whole training, as the script's library or schedule says; 0 = not known.
         sharded_ranks: GPUs among which weights, gradients and optimizer state are divided; 0 = whole, or not known.
         gathered_ratio: Share of that which a GPU holds whole at once; 0 = not known.
         optimizer: sgd | momentum | adam | adamw.
@@ -68,14 +69,14 @@ class CapturedJob:
     batches_per_step: int = 1
     sharded_ranks: int = 0
     gathered_ratio: float = 0.0
+    planned_steps: int = 0
 
     def summary(self) -> str:
         """Returns what was found in one line."""
         accumulation = "unknown" if self.accumulation is None else str(self.accumulation)
         parts = [f"batch {self.batch_size}", self.optimizer, self.precision, f"accumulation {accumulation}"]
-        return ", ".join(
-            [*parts, f"{_count(self.parameters)} parameters", f"covered {format_percent(self.covered_ratio)}"]
-        )
+        parts += [f"{_count(self.parameters)} parameters", f"covered {format_percent(self.covered_ratio)}"]
+        return ", ".join([*parts, f"{self.planned_steps} steps planned"] if self.planned_steps else parts)
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings as a job file holds them."""
@@ -92,8 +93,9 @@ class CapturedJob:
         return found | ({"input_wait_ms": self.input_wait_ms} if self.input_wait_ms else {})
 
     def progress_keys(self) -> dict[str, int]:
-        """Returns what a job file holds besides, so that batches in the output of the script are told as steps."""
-        return {"accumulation": self.batches_per_step} if self.batches_per_step > 1 else {}
+        """Returns what a job file holds besides, so that the output of the script is told as steps of so many."""
+        found = {"accumulation": self.batches_per_step} if self.batches_per_step > 1 else {}
+        return found | ({"steps": self.planned_steps} if self.planned_steps else {})
 
 
 def missing_for_capture() -> str:
@@ -200,6 +202,7 @@ def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:
         sharded_ranks=_sharded_ranks(result),
         gathered_ratio=result["gathered_ratio"] if _sharded_ranks(result) else 0.0,
         batches_per_step=min(passes, result["loaded_batches"] or passes),
+        planned_steps=result["planned_steps"],
     )
 
 

@@ -43,7 +43,8 @@ def capture(command: tuple[str, ...], out: Path | None, yes: bool, memory_limit:
     write_job(job, command, Path.cwd(), files)
     show(f"{files[0]}  {files[1]}")
     job_file = shlex.quote(str(files[1]))
-    tell(f"ask: `cotenant predict {job_file} --device TYPE`; submit: `cotenant submit {job_file} --steps N`")
+    steps = "" if job.planned_steps else " --steps N"
+    tell(f"ask: `cotenant predict {job_file} --device TYPE`; submit: `cotenant submit {job_file}{steps}`")
 
 
 def capture_here(

@@ -137,10 +137,18 @@ def _launched_files(command: Sequence[str]) -> Sequence[str]:
 
 
 def with_captured(content: Mapping[str, Any], job: CapturedJob) -> dict[str, Any]:
-    """Returns the keys of a job file with what was captured where nothing was said."""
+    """Returns the keys of a job file with what was captured where nothing was said.
+
+    The steps are those of the captured batch on one GPU, or on as many ranks: with others the same data takes more or
+    fewer of them.
+    """
     said = content.get("settings") or {}
     settings = {**job.settings(), **said} if isinstance(said, dict) else said
-    return {**job.progress_keys(), **content, "settings": settings}
+    keys = job.progress_keys()
+    is_as_captured = content.get("gpus", 1) == 1 and not content.get("allowed_gpus")
+    if not is_as_captured or not isinstance(said, dict) or "batch_size" in said:
+        keys.pop("steps", None)
+    return {**keys, **content, "settings": settings}
 
 
 def _has_predictor(session: Session) -> bool:

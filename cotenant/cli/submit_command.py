@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -199,6 +200,8 @@ def _capture(
     seen = content if array is None else with_index(content, array)
     captured = capture_for_submit(session, seen, folder, wanted=wanted, check=check)
     if captured is not None and array is not None:
+        if array.tasks[0].values:
+            captured = replace(captured, planned_steps=0)
         tell("  note: read off the first task; all tasks are predicted as it (--no-capture: none is)", style="yellow")
     return captured
 

@@ -13,6 +13,7 @@ from .kept_numbers import KeptNumbers
 from .network_chain import chain_of
 from .optimizer_state import STATE_COPIES, bytes_of, is_in_parts, name_optimizer, outermost, state_bytes, trained_by
 from .padded_sequences import PaddedSequences
+from .planned_steps import planned_steps
 from .repeated_calls import as_one_batch
 from .sharded_units import gathered_ratio
 from .step_window import IN_A_LIST, Call, Window, images_in_list, tensors_of
@@ -146,6 +147,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "gathered_ratio": gathered_ratio(recorder.requested.sharded),
         "differentiates_twice": recorder.differentiates_twice,
         "transforms": any(call.is_transformed for call in recorder.calls),
+        "planned_steps": planned_steps(torch, [step.optimizer for step in recorder.steps]),
         **window.facts(),
     }
 

@@ -47,6 +47,7 @@ RESULT: dict[str, Any] = {
     "state_in_parts": False,
     "kept_numbers": [],
     "transforms": False,
+    "planned_steps": 0,
     "wait_s": 0.0,
     "step_s": 1.0,
     "parameters": 10,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -115,6 +115,27 @@ def test_batches_of_a_step_that_are_stated_win_over_those_that_were_captured(sub
     submission.capture_by(lambda *words, **named: FOUND)
     assert submission.submit("--accumulation", "2", "--", "python", "train.py").code == 0
     assert submission.spec().batches_per_step == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        ((), 900),
+        (("--steps", "5"), 5),
+        (("--ranks", "2"), 900),
+        (("--gpus", "2"), 0),
+        (("--gpus", "1..4"), 0),
+        (("--batch-size", "64"), 0),
+    ],
+)
+def test_steps_that_the_script_plans_are_those_of_the_job_that_was_captured(
+    submission: Submission, words: tuple[str, ...], steps: int
+) -> None:
+    found = replace(FOUND, planned_steps=900)
+    submission.capture_by(lambda *words, **named: found)
+    outcome = submission.submit(*words, "--", "python", "train.py")
+    assert (outcome.code, submission.spec().steps_total) == (0, steps)
+    assert "covered 100 %, 900 steps planned" in outcome.err
 
 
 @pytest.mark.parametrize(
