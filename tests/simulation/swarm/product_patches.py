@@ -40,6 +40,7 @@ from tests.support.restless import make_restless_policy
 
 AGENT_TICK_S = 2.0
 SCHEDULER_TICK_S = 0.5
+_BOOTED = (attempt_table, launching, node_agent, node_agent_servicer)
 
 
 def _boot_id() -> str:
@@ -82,8 +83,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (wiring, "_build_inventory", _inventory),
         (wiring, "_isolation", lambda _: ()),
         (wiring, "find_interface", lambda _: ""),
-        *((module, "read_boot_id", _boot_id) for module in (attempt_table, launching, node_agent)),
-        (node_agent_servicer, "read_boot_id", _boot_id),
+        *((module, "read_boot_id", _boot_id) for module in _BOOTED),
         (node_agent, "read_machine_id", lambda: current().machine.machine_id),
         (attempt_table, "ProgressSocket", job_process.SimulatedSocket),
         (attempt_table, "job_processes", SimpleNamespace(JobProcesses=shim_process.SimulatedJobProcesses)),
