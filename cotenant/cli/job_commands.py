@@ -116,7 +116,7 @@ def cancel(session: Session, /, jobs: tuple[str, ...]) -> None:
     client = session.scheduler()
     names = names_in(jobs)
     single = [name for name in names if not is_array(name)]
-    found = find_jobs(client, single, phases=_NOT_ENDED) if single else []  # all, before the first one is ended
+    found = find_jobs(client, single, phases=_NOT_ENDED, may_be_over=True) if single else []  # all before an end
     for array in filter(is_array, names):
         tell(agreed(f"{array}: {len(client.cancel_array(array))} task(s) cancelled"))
     if found:
