@@ -178,9 +178,13 @@ class SimulatedProcesses:
         """See the port."""
         return self.tree(session)
 
-    def usage(self, pids: Sequence[int]) -> ProcessUsage:
+    def usage(self, pids: Sequence[int], *, common_bytes: int = 0) -> ProcessUsage:
         """See the port."""
         return ProcessUsage(resident_bytes=0, cpu_s=0.0)
+
+    def local_ranks(self, pids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """See the port: no job has a launcher."""
+        return ()
 
     def spawn(self, argv: Sequence[str], log_path: Path, stdin: bytes = b"") -> ProcessIdentity:
         """See the port: the only program that an agent starts is the shim."""
