@@ -46,9 +46,7 @@ def find_job(client: SchedulerClient, wanted: str, *, ended: bool = False) -> sc
         named = named or [job for job in jobs if job.job_id == _JOB_PREFIX + wanted]
         matches = named or [job for job in jobs if job.job_id.startswith(wanted)]
         if tasks := [job.job_id for job in jobs if job.spec.array_id == wanted]:
-            remedy = (
-                f"name one of its tasks, {tasks[-1]} to {tasks[0]}; cancel, hold, release, alter and retry take all"
-            )
+            remedy = f"name one of its tasks, {tasks[-1]} to {tasks[0]}; verbs that change jobs take all"
             raise InputError(agreed(f"{wanted} is an array of {len(tasks)} job(s)"), remedy=remedy) from None
         if not matches:
             missing.remedy = missing.remedy or "`cotenant ps -a` lists all jobs"
