@@ -43,7 +43,7 @@ class Machine:
         self.name = name
         self.root = world.root / name
         self.root.mkdir()
-        self.rate = rate if kernel is None else kernel.rate
+        self.rate: float = rate if kernel is None else kernel.rate
         self.kernel = kernel
         self.asleep_since_s = -1.0
         self._slept_s = 0.0

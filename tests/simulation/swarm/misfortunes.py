@@ -239,7 +239,8 @@ class Misfortunes:
         self._world.users.choose_policy("fifo")
         self._copies.stop_all()
         self._act_as_operator()
-        self._wake_up([host.machine for host in (*self._world.schedulers, *self._world.nodes)])
+        self._wake_up([host.machine for host in self._world.schedulers])
+        self._wake_up([node.machine for node in self._world.nodes])
         for host in self._world.schedulers:
             host.machine.is_disk_full = False
             if host.process is not None:

@@ -85,9 +85,11 @@ def test_a_stop_with_a_long_grace_does_not_outlive_the_lease_and_its_grace(
     assert killed == [DEADLINE_MS + GRACE_MS]
 
 
-def slept_for(monkeypatch: pytest.MonkeyPatch, slept_ms: int) -> None:
+def set_clocks(monkeypatch: pytest.MonkeyPatch, boot_ms: int, *, slept_ms: int) -> None:
     """Let the clock that stands still in sleep lie so far behind that of the boot."""
-    monkeypatch.setattr(deadline_watch, "awake_ms", lambda: shim.boot_ms() - slept_ms)
+    for module in (shim, deadline_watch):
+        monkeypatch.setattr(module, "boot_ms", lambda: boot_ms)
+    monkeypatch.setattr(deadline_watch, "awake_ms", lambda: boot_ms - slept_ms)
 
 
 @pytest.fixture
@@ -103,9 +105,8 @@ def test_a_lease_stands_still_while_the_machine_of_job_and_scheduler_sleeps(
     shared_sleep: shim.AttemptSupervisor, monkeypatch: pytest.MonkeyPatch, awake_ms: int, cause: str
 ) -> None:
     slept_ms = 300_000
-    monkeypatch.setattr(shim, "boot_ms", lambda: awake_ms + slept_ms)
-    slept_for(monkeypatch, slept_ms)
-    shared_sleep._look_for_stop(shim.boot_ms())
+    set_clocks(monkeypatch, awake_ms + slept_ms, slept_ms=slept_ms)
+    shared_sleep._look_for_stop(awake_ms + slept_ms)
     assert shared_sleep._cause == cause
     assert shared_sleep._kill_at_ms == (awake_ms + slept_ms + GRACE_MS if cause else None)
 
@@ -113,11 +114,10 @@ def test_a_lease_stands_still_while_the_machine_of_job_and_scheduler_sleeps(
 def test_a_stop_does_not_outlive_a_lease_that_slept_and_its_grace(
     shared_sleep: shim.AttemptSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slept_for(monkeypatch, 300_000)
     over_ms = DEADLINE_MS + GRACE_MS + 300_000
     found = []
     for now_ms in (over_ms - 1, over_ms):
-        monkeypatch.setattr(shim, "boot_ms", lambda now_ms=now_ms: now_ms)
+        set_clocks(monkeypatch, now_ms, slept_ms=300_000)
         found.append(shared_sleep._has_outlived_its_lease(now_ms))
     assert found == [False, True]
 
@@ -126,9 +126,8 @@ def test_processes_that_stood_still_on_a_machine_that_did_not_sleep_are_ended(
     shared_sleep: shim.AttemptSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler may have stood still, or have started the job elsewhere: nothing here tells."""
-    monkeypatch.setattr(shim, "boot_ms", lambda: DEADLINE_MS + 60_000)
-    slept_for(monkeypatch, 0)
-    shared_sleep._look_for_stop(shim.boot_ms())
+    set_clocks(monkeypatch, DEADLINE_MS + 60_000, slept_ms=0)
+    shared_sleep._look_for_stop(DEADLINE_MS + 60_000)
     assert (shared_sleep._cause, shared_sleep._kill_at_ms) == ("fenced", DEADLINE_MS + GRACE_MS)
 
 
@@ -136,10 +135,9 @@ def test_processes_that_stood_still_on_a_machine_that_did_not_sleep_are_ended(
 def test_what_ends_the_namespace_counts_by_the_same_clock(
     monkeypatch: pytest.MonkeyPatch, slept_ms: int, ends: bool
 ) -> None:
-    now_ms, ended, timers = DEADLINE_MS + 300_000 - 500, [], []
-    monkeypatch.setattr(shim, "boot_ms", lambda: now_ms)
-    monkeypatch.setattr(deadline_watch, "boot_ms", lambda: now_ms)
-    slept_for(monkeypatch, slept_ms)
+    ended: list[int] = []
+    timers: list[float] = []
+    set_clocks(monkeypatch, DEADLINE_MS + 300_000 - 500, slept_ms=slept_ms)
     monkeypatch.setattr(os, "_exit", ended.append)
     monkeypatch.setattr(signal, "setitimer", lambda _, seconds: timers.append(seconds))
     reading, writing = os.pipe()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from typing import Any
 
 import pytest
 
@@ -134,26 +135,24 @@ def test_an_order_that_finds_only_ended_jobs_fails_and_says_that_they_have_ended
     assert told.err.splitlines()[0].endswith(" ended")
 
 
+class CountingClient(SchedulerClient):
+    """Counts how often all jobs are listed."""
+
+    lists = 0
+
+    def list_jobs(self, **asked: Any) -> list[scheduling_pb2.Job]:
+        self.lists += 1
+        return super().list_jobs(**asked)
+
+
 def test_all_jobs_are_listed_once_for_all_patterns_of_a_command(scheduler: FakeScheduler) -> None:
     for number in (51, 52, 53):
         add(scheduler, f"job-{number}", scheduling_pb2.JOB_PHASE_PENDING)
     with open_channel(ChannelOptions(address=os.environ["COTENANT_SCHEDULER"])) as channel:
-        client, lists = SchedulerClient(channel), []
-        listing = client.list_jobs
-
-        def list_jobs() -> list[scheduling_pb2.Job]:
-            lists.append(1)
-            return listing()
-
-        client.list_jobs = list_jobs  # type: ignore[method-assign]
-        wanted = ["job-5[12]", "job-53*", "job-000003"]
-        assert find_jobs(client, wanted, phases=[scheduling_pb2.JOB_PHASE_PENDING]) == [
-            "job-51",
-            "job-52",
-            "job-53",
-            "job-000003",
-        ]
-    assert len(lists) == 1
+        client = CountingClient(channel)
+        found = find_jobs(client, ["job-5[12]", "job-53*", "job-000003"], phases=[scheduling_pb2.JOB_PHASE_PENDING])
+    assert found == ["job-51", "job-52", "job-53", "job-000003"]
+    assert client.lists == 1
 
 
 def test_a_failed_job_that_was_handed_in_again_is_not_retried_by_a_pattern_that_its_repetition_does_not_fit(
