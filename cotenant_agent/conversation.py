@@ -26,6 +26,7 @@ from cotenant_agent.checkpointing.shared_storage import find_resumable
 from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.leases import Lease, Moment
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.protocol import (
     end_to_message,
@@ -91,10 +92,10 @@ class Conversation:
         self._fetches: dict[AttemptKey, asyncio.Task[None]] = {}
         self._stub: NodeAgentServiceAsyncStub | None = None
         self._prepared: set[AttemptKey] = set()
-        self._sent_beats: dict[int, int] = {}
+        self._sent_beats: dict[int, Moment] = {}
         self._sent_windows: dict[int, frozenset[str]] = {}
         self._heard_ms = boot_ms()
-        self._confirmed_ms = boot_ms()
+        self._confirmed = Moment.now()
         self._welcomed = asyncio.Event()
         self._news = asyncio.Event()
 
@@ -218,14 +219,14 @@ class Conversation:
         if ack.HasField("position"):
             self._membership.advance(position_from_message(ack.position))
         self._windows.mark_delivered(self._sent_windows.pop(ack.sequence, frozenset()))
-        sent_ms = self._sent_beats.get(ack.sequence)
-        if sent_ms is not None:
-            self._confirmed_ms = max(self._confirmed_ms, sent_ms)
+        sent = self._sent_beats.get(ack.sequence)
+        if sent is not None:
+            self._confirmed = max(self._confirmed, sent)
             # Counted from when the heartbeat left: the scheduler's own count can only be later.
-            deadline_ms = sent_ms + self._rules.lease_ms
-            self._table.renew(map(key_from_message, ack.renewed), deadline_ms, self._rules.grace_ms)
+            lease = Lease.since(sent, self._rules)
+            self._table.renew(map(key_from_message, ack.renewed), lease)
             # What is prepared ends by itself where it is ordered no more: after a new Hello nothing is ordered yet.
-            self._table.renew(self._prepared, deadline_ms, self._rules.grace_ms)
+            self._table.renew(self._prepared, lease)
             note_ended_parts(self._table, {key_from_message(one.key): one.parts for one in ack.ended_parts})
 
     async def _beat(self) -> None:
@@ -235,7 +236,7 @@ class Conversation:
         while boot_ms() - self._heard_ms < max(self._rules.lease_ms // 2, _SILENT_BEATS * self._rules.heartbeat_ms):
             sequence += 1
             self._send(messages.ConnectRequest(heartbeat=self._heartbeat(sequence)))
-            self._sent_beats[sequence] = boot_ms()
+            self._sent_beats[sequence] = Moment.now()
             self._sent_beats.pop(sequence - _SENT_BEATS_KEPT, None)
             self._metrics.heartbeats.inc()
             for attempt in self._table:
@@ -359,9 +360,8 @@ class Conversation:
         # Two on one device would slow each other down, and what was measured would be worth nothing.
         await self._make_way()
         # The transit time of the order is unknown: the Hello, or the newest confirmed heartbeat, left before it.
-        deadline_ms = self._confirmed_ms + self._rules.lease_ms
         self._prepared.discard(request.key)
-        attempt = self._table.launch(request, resume, deadline_ms, self._rules.grace_ms)
+        attempt = self._table.launch(request, resume, Lease.since(self._confirmed, self._rules))
         if attempt.end is not None:
             self.announce_end(attempt.end)
 
@@ -372,7 +372,7 @@ class Conversation:
         """Start an attempt early; the order to launch it follows, or one to stop it."""
         self._membership.store()
         request = launch_from_message(message.launch, is_early=True)
-        self._table.prepare(request, self._confirmed_ms + self._rules.lease_ms, self._rules.grace_ms)
+        self._table.prepare(request, Lease.since(self._confirmed, self._rules))
         self._prepared.add(request.key)
 
     def _give_up_early(self, key: AttemptKey) -> bool:

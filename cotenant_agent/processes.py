@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_LOCAL_RANK = b"LOCAL_RANK="
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -59,8 +60,16 @@ class Processes(Protocol):
     def session_members(self, session: int) -> tuple[int, ...]:
         """All processes of a session, whatever their parents are now."""
 
-    def usage(self, pids: Sequence[int]) -> ProcessUsage:
-        """Summed over those of the processes that still live."""
+    def usage(self, pids: Sequence[int], *, common_bytes: int = 0) -> ProcessUsage:
+        """Summed over those of the processes that still live.
+
+        Args:
+            pids: The processes.
+            common_bytes: What each holds that has imported the same framework; it counts once for all of them.
+        """
+
+    def local_ranks(self, pids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Those that a launcher of the job's own has started as its ranks, rank by rank; empty where there are none."""
 
     def spawn(self, argv: Sequence[str], log_path: Path, stdin: bytes = b"") -> ProcessIdentity:
         """Start a program in a session of its own that outlives the agent; its output goes to the file.
@@ -133,7 +142,7 @@ class LinuxProcesses:
         stats = {pid: _stat_fields(pid) for pid in pids}
         return tuple(pid for pid, fields in stats.items() if fields is not None and int(fields[3]) == session)
 
-    def usage(self, pids: Sequence[int]) -> ProcessUsage:
+    def usage(self, pids: Sequence[int], *, common_bytes: int = 0) -> ProcessUsage:
         """See `Processes.usage`."""
         resident, ticks = {}, 0
         for pid in pids:
@@ -142,8 +151,20 @@ class LinuxProcesses:
                 resident[pid] = int(fields[21]) * _PAGE_BYTES
                 ticks += sum(int(value) for value in fields[11:15])
         largest = max(resident, key=lambda pid: resident[pid], default=0)
-        resident_bytes = sum(size if pid == largest else _own_bytes(pid, size) for pid, size in resident.items())
+        resident_bytes = resident.pop(largest, 0)
+        # What was forked shares with its parent, what was started imports anew: either way it is there already.
+        beyond = {pid: size - common_bytes for pid, size in resident.items() if size > common_bytes}
+        resident_bytes += sum(min(size, _own_bytes(pid, size)) for pid, size in beyond.items())
         return ProcessUsage(resident_bytes=resident_bytes, cpu_s=ticks / _TICKS_PER_S)
+
+    def local_ranks(self, pids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """See `Processes.local_ranks`."""
+        found: dict[int, tuple[int, ...]] = {}
+        for pid in pids:
+            rank = _local_rank(pid)
+            if rank is not None:
+                found[rank] = (*found.get(rank, ()), pid)
+        return tuple(found[rank] for rank in sorted(found))
 
     def spawn(self, argv: Sequence[str], log_path: Path, stdin: bytes = b"") -> ProcessIdentity:
         """See `Processes.spawn`."""
@@ -201,6 +222,15 @@ def _own_bytes(pid: int, resident_bytes: int) -> int:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_Dirty:"))
     except (OSError, UnicodeDecodeError, ValueError, LookupError, StopIteration):
         return resident_bytes
+
+
+def _local_rank(pid: int) -> int | None:
+    """What launchers of ranks tell those that they start, and these all that they start; None = it was told nothing."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return next(int(one[len(_LOCAL_RANK) :]) for one in variables if one.startswith(_LOCAL_RANK))
+    except (OSError, ValueError, StopIteration):
+        return None
 
 
 def _children(pid: int) -> list[int]:

@@ -10,6 +10,11 @@ def boot_ms() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
+def awake_ms() -> int:
+    """Milliseconds of a clock that stands still while the machine sleeps, as the scheduler's does."""
+    return steady_ns() // 1_000_000
+
+
 def steady_ns() -> int:
     """Nanoseconds of the clock that progress reports carry; never goes back."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -19,7 +19,9 @@ from cotenant.stop_signals import until_signal
 NOTES_PER_S: Final = 10
 """One note takes an engine up to 40 ms; so many take less than half of the time between two rounds."""
 PAUSE_INTERVALS_MAX: Final = 8
-"""Longest pause between two questions to what does not answer, in intervals of rounds; each is twice the one before."""
+PAUSE_S_MAX: Final = 60.0
+"""Longest pause between two questions to what does not answer, each being twice the one before: so many intervals of
+rounds, at most so many seconds, but no less than one interval."""
 
 Found = TypeVar("Found")
 
@@ -33,18 +35,18 @@ class _Failures:
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
+        self._most_s = max(interval_s, min(PAUSE_INTERVALS_MAX * interval_s, PAUSE_S_MAX))
         self._told = ""
         self.pause_s = interval_s
 
     def note(self, error: CotenantError) -> None:
         """Say what is new of a failure, and make the pause longer; whoever waits for another to end asks as often."""
-        most_s = PAUSE_INTERVALS_MAX * self._interval_s
         if error.message != self._told:
             remedy = f"; {error.remedy}" if error.remedy else ""
-            tell(f"error: {error.message}; asking again, every {most_s:g} s at least{remedy}", style="red")
+            tell(f"error: {error.message}; asking again, every {self._most_s:g} s at least{remedy}", style="red")
         self._told = error.message
         if not isinstance(error, EngineTakenError):
-            self.pause_s = min(2 * self.pause_s, most_s)
+            self.pause_s = min(2 * self.pause_s, self._most_s)
 
     def forget(self) -> None:
         """Note that all is well again."""

@@ -26,6 +26,7 @@ _PHASES = [
     if not name.endswith("UNSPECIFIED")
 ] + [PAUSED]
 
+_PAUSABLE = (scheduling_pb2.JOB_PHASE_RUNNING,)
 _NOT_ENDED = [phase for phase in scheduling_pb2.JobPhase.values() if phase not in ENDED]
 
 
@@ -116,7 +117,7 @@ def cancel(session: Session, /, jobs: tuple[str, ...]) -> None:
     client = session.scheduler()
     names = names_in(jobs)
     single = [name for name in names if not is_array(name)]
-    found = find_jobs(client, single, phases=_NOT_ENDED) if single else []  # all, before the first one is ended
+    found = find_jobs(client, single, phases=_NOT_ENDED, may_be_over=True) if single else []  # all before an end
     for array in filter(is_array, names):
         tell(agreed(f"{array}: {len(client.cancel_array(array))} task(s) cancelled"))
     if found:
@@ -130,12 +131,12 @@ def cancel(session: Session, /, jobs: tuple[str, ...]) -> None:
 )
 @with_session
 def pause(session: Session, /, jobs: tuple[str, ...], seconds: int) -> None:
-    """Let JOBS stand still where they are; their GPUs and their memory stay taken.
+    """Let JOBS, or running ones of arrays and patterns, stand still; their GPUs and their memory stay taken.
 
     For jobs on one GPU. Repeating it makes no pause longer; `cotenant resume` ends it sooner.
     """
     client = session.scheduler()
-    found = [find_job(client, job).job_id for job in jobs]
+    found = find_jobs(client, jobs, phases=_PAUSABLE)
     paused = [client.pause_job(job_id, most_ms=seconds * 1_000) for job_id in found]
     tell_jobs(session, paused, done=f"pause of {seconds} s at most ordered")
 
@@ -146,7 +147,7 @@ def pause(session: Session, /, jobs: tuple[str, ...], seconds: int) -> None:
 def resume(session: Session, /, jobs: tuple[str, ...]) -> None:
     """Let paused JOBS go on; others are left as they are."""
     client = session.scheduler()
-    tell_jobs(session, [client.resume_job(find_job(client, job).job_id) for job in jobs])
+    tell_jobs(session, [client.resume_job(job_id) for job_id in find_jobs(client, jobs, phases=_PAUSABLE)])
 
 
 def tell_jobs(session: Session, jobs: list[scheduling_pb2.Job], *, done: str = "") -> None:

@@ -6,9 +6,11 @@ from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 import click
+import grpc
 from click.shell_completion import CompletionItem
 
 from cotenant.cli.job_views import ENDED, phase_name
+from cotenant.cli.session import tell
 from cotenant.cli.settings import resolve_settings
 from cotenant.client import SchedulerClient, open_channel
 from cotenant.client_errors import CotenantError, InputError, NotFoundError
@@ -44,9 +46,7 @@ def find_job(client: SchedulerClient, wanted: str, *, ended: bool = False) -> sc
         named = named or [job for job in jobs if job.job_id == _JOB_PREFIX + wanted]
         matches = named or [job for job in jobs if job.job_id.startswith(wanted)]
         if tasks := [job.job_id for job in jobs if job.spec.array_id == wanted]:
-            remedy = (
-                f"name one of its tasks, {tasks[-1]} to {tasks[0]}; cancel, hold, release, alter and retry take all"
-            )
+            remedy = f"name one of its tasks, {tasks[-1]} to {tasks[0]}; verbs that change jobs take all"
             raise InputError(agreed(f"{wanted} is an array of {len(tasks)} job(s)"), remedy=remedy) from None
         if not matches:
             missing.remedy = missing.remedy or "`cotenant ps -a` lists all jobs"
@@ -66,6 +66,7 @@ def find_jobs(
     *,
     phases: Collection[scheduling_pb2.JobPhase.ValueType],
     ended: bool = False,
+    may_be_over: bool = False,
 ) -> list[str]:
     """Returns the ids of the jobs that a user means; an array, or a pattern of names, stands for those in some phases.
 
@@ -75,23 +76,32 @@ def find_jobs(
             names; several in one word are parted by commas.
         phases: Of the tasks of arrays and of what fits a pattern; jobs that are named are found in any phase.
         ended: As in `find_job`; of tasks those that were handed in again are left out.
+        may_be_over: An array or pattern of which all jobs have ended stands for none, and that is told.
 
     Raises:
-        NotFoundError: No such job or array.
+        NotFoundError: No such job or array, or none that fits a pattern.
         InputError: Several jobs could be meant, or none of an array or pattern is in these phases.
     """
     found: dict[str, None] = {}
-    for name in names_in(wanted):
-        known = client.list_jobs() if name.startswith(ARRAY_PREFIX) or _is_pattern(name) else []
+    names = names_in(wanted)
+    listed = client.list_jobs() if any(map(_stands_for_several, names)) else []
+    for name in names:
+        known = listed if _stands_for_several(name) else []
         tasks = sorted((job for job in known if _stands_for(name, job)), key=lambda job: job.spec.array_index)
         repeated = {job.spec.retry_of for job in known} if ended else frozenset()
         fitting = [job.job_id for job in tasks if job.phase in phases and job.job_id not in repeated]
+        are_over = bool(tasks) and not fitting and all(job.phase in ENDED for job in tasks)
+        if are_over and may_be_over:
+            tell(f"{_all_text(name, len(tasks))} ended")
+            continue
         if tasks and not fitting:
             asked = " or ".join(map(_phase_text, filter(None, phases)))
             kind = "job like" if _is_pattern(name) else "task of"
-            raise InputError(f"no {kind} {name} is {asked}", remedy="`cotenant ps -a` shows them")
+            over = f": {_all_text(name, len(tasks))} ended" if are_over else ""
+            raise InputError(f"no {kind} {name} is {asked}{over}", remedy="`cotenant ps -a` shows them")
         if _is_pattern(name) and not tasks:
-            raise InputError(f"no job has an id or name like {name}", remedy="`cotenant ps -a` lists all jobs")
+            missing = f"no job has an id or name like {name}"
+            raise NotFoundError(missing, code=grpc.StatusCode.NOT_FOUND, remedy="`cotenant ps -a` lists all jobs")
         found |= dict.fromkeys(fitting if tasks else [find_job(client, name, ended=ended).job_id])
     return list(found)
 
@@ -113,6 +123,15 @@ def names_in(wanted: Sequence[str]) -> list[str]:
 def is_array(name: str) -> bool:
     """Whether a name is the id of one array."""
     return name.startswith(ARRAY_PREFIX) and not _is_pattern(name)
+
+
+def _stands_for_several(name: str) -> bool:
+    return name.startswith(ARRAY_PREFIX) or _is_pattern(name)
+
+
+def _all_text(name: str, count: int) -> str:
+    kind = "job(s) like" if _is_pattern(name) else "task(s) of"
+    return agreed(f"all {count} {kind} {name} have" if count > 1 else f"the only {kind.replace('(s)', '')} {name} has")
 
 
 def _is_pattern(name: str) -> bool:

@@ -840,11 +840,14 @@ class Welcome(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     ANCESTOR_IDS_FIELD_NUMBER: _builtins.int
     SESSION_SECRET_FIELD_NUMBER: _builtins.int
+    SAME_BOOT_FIELD_NUMBER: _builtins.int
     heartbeat_ms: _builtins.int
     lease_ms: _builtins.int
     grace_ms: _builtins.int
     session_secret: _builtins.str
     """Drawn at random for this stream; see Hello."""
+    same_boot: _builtins.bool
+    """The scheduler runs in the boot that the Hello names: while that machine sleeps, it counts no lease either."""
     @_builtins.property
     def position(self) -> Global___LogPosition:
         """Where the scheduler is; absent = an older scheduler, which does not say which cluster it serves."""
@@ -862,10 +865,11 @@ class Welcome(_message.Message):
         position: Global___LogPosition | None = ...,
         ancestor_ids: _abc.Iterable[_builtins.str] | None = ...,
         session_secret: _builtins.str = ...,
+        same_boot: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ancestor_ids", b"ancestor_ids", "grace_ms", b"grace_ms", "heartbeat_ms", b"heartbeat_ms", "lease_ms", b"lease_ms", "position", b"position", "session_secret", b"session_secret"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ancestor_ids", b"ancestor_ids", "grace_ms", b"grace_ms", "heartbeat_ms", b"heartbeat_ms", "lease_ms", b"lease_ms", "position", b"position", "same_boot", b"same_boot", "session_secret", b"session_secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,10 +21,11 @@ from cotenant_agent.devices.memory_watchdog import MemoryWatchdog
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.isolation.cgroups import ControlGroups
 from cotenant_agent.keeper import job_processes
+from cotenant_agent.leases import Lease
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.progress_reading.progress import ProgressSocket
 from cotenant_agent.records import AttemptEnd, AttemptKey, AttemptState, InventoryReading, JobProcesses, LaunchRequest
-from cotenant_agent.storage.durable_files import read_integer, read_json, refresh_json, write_json
+from cotenant_agent.storage.durable_files import read_json, refresh_json, write_json
 from cotenant_agent.storage.state_directory import AttemptDirectory, StateDirectory
 from cotenant_agent.system_clock import boot_ms, wall_ms
 
@@ -122,33 +123,29 @@ class AttemptTable:
                 return directory
         raise CommandRefusedError("NO_SUCH_ATTEMPT", f"nothing is kept of {key.directory_name} on this node")
 
-    def launch(
-        self, request: LaunchRequest, resume: Checkpoint | None, deadline_boot_ms: int, grace_ms: int
-    ) -> Attempt:
+    def launch(self, request: LaunchRequest, resume: Checkpoint | None, lease: Lease) -> Attempt:
         """Start an attempt, or return the one that was started before.
 
         Args:
             request: what to start.
             resume: verified checkpoint to continue from.
-            deadline_boot_ms: until when the attempt may run without a renewal.
-            grace_ms: how long it may take to end after that.
+            lease: until when the attempt may run without a renewal.
 
         Raises:
             CommandRefusedError: stale, not allowed, or more than the devices hold.
         """
-        lease = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
         known = self._known(request.key)
         if known is not None and not known.is_early:
             known.announced = False
             return known
         self.refused_launches.check(request.key)
         if known is not None and not (known.has_exit_record() or self._is_lost(known)):
-            return self._let_begin(known, request, resume, **lease)
+            return self._let_begin(known, request, resume, lease)
         if known is not None:
             self._forget_early(known)
-        return self._start(request, resume, deadline_boot_ms, grace_ms, is_early=False)
+        return self._start(request, resume, lease, is_early=False)
 
-    def prepare(self, request: LaunchRequest, deadline_boot_ms: int, grace_ms: int) -> Attempt:
+    def prepare(self, request: LaunchRequest, lease: Lease) -> Attempt:
         """Start an attempt early, or return the one that was started before; arguments as in `launch`.
 
         Raises:
@@ -159,26 +156,22 @@ class AttemptTable:
             known.announced = known.announced and not known.is_early
             return known
         check_preparable(request)
-        return self._start(request, None, deadline_boot_ms, grace_ms, is_early=True)
+        return self._start(request, None, lease, is_early=True)
 
-    def _start(
-        self, request: LaunchRequest, resume: Checkpoint | None, deadline_boot_ms: int, grace_ms: int, *, is_early: bool
-    ) -> Attempt:
+    def _start(self, request: LaunchRequest, resume: Checkpoint | None, lease: Lease, *, is_early: bool) -> Attempt:
         key = request.key
         self._check_fence(key)
         if (self.directory.jobs / key.directory_name).exists():
             raise CommandRefusedError("ALREADY_STARTED", f"{key.directory_name} was started before and has ended")
-        attempt = self._launcher.launch(
-            request, resume, with_devices(self), is_early=is_early, deadline_boot_ms=deadline_boot_ms, grace_ms=grace_ms
-        )
+        attempt = self._launcher.launch(request, resume, with_devices(self), lease, is_early=is_early)
         self._attempts[key.directory_name] = attempt
         self._open_socket(attempt)
         self._launcher.start_shim(attempt)
         return attempt
 
-    def _let_begin(self, early: Attempt, request: LaunchRequest, resume: Checkpoint | None, **lease: int) -> Attempt:
+    def _let_begin(self, early: Attempt, request: LaunchRequest, resume: Checkpoint | None, lease: Lease) -> Attempt:
         begun = begin_or_end(
-            lambda: self._launcher.let_begin(early, request, resume, with_devices(self), **lease),
+            lambda: self._launcher.let_begin(early, request, resume, with_devices(self), lease),
             lambda: request_stop(early, "not_needed"),
         )
         self._attempts[early.key.directory_name] = begun
@@ -235,17 +228,15 @@ class AttemptTable:
         """Attempts that could not be made to stand still, and why; each is named once per order."""
         return find_failed_pauses(self)
 
-    def renew(self, keys: Iterable[AttemptKey], deadline_boot_ms: int, grace_ms: int) -> None:
+    def renew(self, keys: Iterable[AttemptKey], lease: Lease) -> None:
         """Move the deadline of these attempts; a lease is never shortened."""
         for key in keys:
             attempt = self._known(key)
             if attempt is None or attempt.state is AttemptState.ENDED:
                 continue
             path = attempt.directory.lease
-            if read_integer(attempt.read(path), "deadline_boot_ms") < deadline_boot_ms:
-                lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
-                lease["incarnation_id"] = attempt.key.incarnation_id
-                refresh_json(path, attempt.sealed(path, lease))
+            if lease.prolongs(attempt.read(path)):
+                refresh_json(path, attempt.sealed(path, lease.record(attempt.key.incarnation_id)))
 
     def mark_stored(self, key: AttemptKey) -> None:
         """The scheduler has the end of this attempt: report it no more. Its log stays for a while."""

@@ -23,6 +23,7 @@ from cotenant_agent.keeper.job_processes import start_ticks
 from cotenant_agent.keeper.lost_output import keep_room as keep_room_for_lost
 from cotenant_agent.keeper.programs import SHIM
 from cotenant_agent.keeper.seals import SEALED, Seal
+from cotenant_agent.leases import Lease
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.ranks.parameter_blocks import leave_assignment
 from cotenant_agent.ranks.rank_plan import log_limit_bytes, world_size
@@ -89,9 +90,8 @@ class Launcher:
         request: LaunchRequest,
         resume: Checkpoint | None,
         live: Sequence[Attempt],
+        lease: Lease,
         *,
-        deadline_boot_ms: int,
-        grace_ms: int,
         is_early: bool = False,
     ) -> Attempt:
         """Check the request and write down everything that the shim needs; nothing runs yet.
@@ -100,8 +100,7 @@ class Launcher:
             request: What to start.
             resume: Verified checkpoint to continue from.
             live: Attempts that have devices now.
-            deadline_boot_ms: Until when the attempt may run without a renewal.
-            grace_ms: How long it may take to end after that.
+            lease: Until when the attempt may run without a renewal.
             is_early: It waits for a word to begin, and takes nothing of its devices before.
 
         Raises:
@@ -118,7 +117,7 @@ class Launcher:
         if is_follower and is_sharing and not is_early:
             check_owner(places.checkpoint_directory, None if owner is None else owner[0])
         port = _choose_port(request, live)
-        plan = self._plan(request, places, grace_ms, port)
+        plan = self._plan(request, places, lease.grace_ms, port)
         try:
             directory = self._directory.create(request.key)
         except FileExistsError:
@@ -140,7 +139,7 @@ class Launcher:
         attempt = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, seal)
         keep_room(directory.stop, directory.exit)
         keep_room_for_lost(str(directory.log))
-        _write_lease(attempt, deadline_boot_ms, grace_ms)
+        _write_lease(attempt, lease)
         write_json(directory.spec, attempt.sealed(directory.spec, spec))
         return attempt
 
@@ -150,9 +149,7 @@ class Launcher:
         request: LaunchRequest,
         resume: Checkpoint | None,
         live: Sequence[Attempt],
-        *,
-        deadline_boot_ms: int,
-        grace_ms: int,
+        lease: Lease,
     ) -> Attempt:
         """Write down for the shim of an attempt that was started early that it may begin; arguments as in `launch`.
 
@@ -164,7 +161,7 @@ class Launcher:
         self._check_capacity(request, live)
         places = self._places(request, resume)
         port = early.rendezvous_port if request.chooses_port else _choose_port(request, live)
-        plan = self._plan(request, places, grace_ms, port)
+        plan = self._plan(request, places, lease.grace_ms, port)
         words = words_to_begin(request.command, early.spec, plan)
         is_seen = resume is None or resume.directory.parent == places.checkpoint_directory.parent
         if words is None or not is_seen or early.gpu_ids != request.gpu_ids:
@@ -181,7 +178,7 @@ class Launcher:
         }
         directory = early.directory
         begun = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, early.seal)
-        _write_lease(begun, deadline_boot_ms, grace_ms)
+        _write_lease(begun, lease)
         write_json(directory.spec, begun.sealed(directory.spec, spec))
         write_json(directory.go, begun.sealed(directory.go, words))
         begun.socket = early.socket
@@ -362,10 +359,9 @@ class Launcher:
         return {"covered": [str(root)], "kept": [str(path) for path in kept if path.is_relative_to(root)]}
 
 
-def _write_lease(attempt: Attempt, deadline_boot_ms: int, grace_ms: int) -> None:
-    lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
-    lease["incarnation_id"] = attempt.key.incarnation_id
-    write_json(attempt.directory.lease, attempt.sealed(attempt.directory.lease, lease))
+def _write_lease(attempt: Attempt, lease: Lease) -> None:
+    record = lease.record(attempt.key.incarnation_id)
+    write_json(attempt.directory.lease, attempt.sealed(attempt.directory.lease, record))
 
 
 def _choose_port(request: LaunchRequest, live: Sequence[Attempt]) -> int:

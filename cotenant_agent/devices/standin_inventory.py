@@ -5,8 +5,10 @@ turns on it as two processes take turns on a GPU. Device memory of a job = resid
 resident set of an interpreter that has only imported the framework (measured once, kept with the versions): that part
 plays the CUDA context. Libraries page in when a process ends, so that of two looks the lower one counts, and the
 kernel's record of the ended process knows what came between. Of a gang it is that of the rank which takes most, since
-each has a device of its own. Pages that forked workers share with their parent count once. Utilization of a job = CPU
-time of its tree / wall time of its cores. There is nothing like SM activity here, so it is absent.
+each has a device of its own, also where torchrun has started them. Pages that forked workers share with their parent
+count once, and so does the framework where several processes import it: launchers and compilers have no context.
+Utilization of a job = CPU time of its tree / wall time of its cores. There is nothing like SM activity here, so it is
+absent.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from cotenant.idle_cores import read_idle_times_ns
 from cotenant_agent.devices.import_baseline import ImportBaseline
 from cotenant_agent.errors import DeviceError
-from cotenant_agent.processes import Processes, pinned_processes
+from cotenant_agent.processes import Processes, ProcessUsage, pinned_processes
 from cotenant_agent.records import (
     AttemptKey,
     DeviceBinding,
@@ -123,9 +125,9 @@ class StandinInventory:
         """See `GpuInventory.close`; there is no driver."""
 
     def _observe_job(self, key: AttemptKey, job: JobProcesses) -> JobUsage:
-        usage = self._processes.usage(job.pids)
+        usage = self._usage(job.pids)
         # Each rank of a gang has a device of its own, every other job all of its processes on all of its devices.
-        sizes = [self._processes.usage(pids).resident_bytes for pids in job.rank_pids] or [usage.resident_bytes]
+        sizes = [self._usage(pids).resident_bytes for pids in self._rank_pids(job)] or [usage.resident_bytes]
         now = _Look(usage.cpu_s, max(sizes), steady_ns())
         before = self._looks.get(key, now)
         self._looks[key] = now
@@ -135,6 +137,16 @@ class StandinInventory:
             ratio = min(1.0, max(0.0, now.cpu_s - before.cpu_s) / available_s)
         resident_bytes = min(before.resident_bytes, now.resident_bytes)
         return JobUsage(memory_bytes=_beyond(self._baseline.resident_bytes, resident_bytes), utilization_ratio=ratio)
+
+    def _usage(self, pids: Sequence[int]) -> ProcessUsage:
+        return self._processes.usage(pids, common_bytes=self._baseline.resident_bytes)
+
+    def _rank_pids(self, job: JobProcesses) -> Sequence[Sequence[int]]:
+        """Returns the processes of each rank that has a device to itself, whoever has started them."""
+        if job.rank_pids or len(job.gpu_ids) < 2:
+            return job.rank_pids
+        launched = self._processes.local_ranks(job.pids)
+        return launched if len(launched) == len(job.gpu_ids) else ()
 
     def _core_busy_ratio(self, core: int) -> float | None:
         idle_ns = read_idle_times_ns().get(core)

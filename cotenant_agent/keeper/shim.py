@@ -26,7 +26,7 @@ if not __package__:
     sys.path.append(os.path.dirname(os.path.dirname(_ROOM)))  # noqa: PTH120
 
 from cotenant_agent.keeper import rank_ends
-from cotenant_agent.keeper.deadline_watch import tell_deadline, watch_deadlines
+from cotenant_agent.keeper.deadline_watch import Deadline, tell_deadline, watch_deadlines
 from cotenant_agent.keeper.job_pausing import JobPauser
 from cotenant_agent.keeper.job_processes import JobProcesses, children_of, start_ticks
 from cotenant_agent.keeper.job_start import EXIT_CANNOT_EXECUTE, become_job
@@ -52,7 +52,7 @@ class AttemptSupervisor:
     def __init__(self, spec: dict[str, Any], records: Records) -> None:
         self._spec = spec
         self._records = records
-        self._deadline_ms = 0
+        self._deadline = Deadline()
         self._lease_grace_ms = 0
         self._ranks: list[dict[str, Any]] = spec.get("ranks") or [{}]
         self._logs = [RotatingLog(int(spec["log_limit_bytes"]))]
@@ -296,16 +296,16 @@ class AttemptSupervisor:
     def _has_outlived_its_lease(self, now_ms: int) -> bool:
         """Whether lease and grace are over, however long a stop may take: others count on the end by then."""
         self._read_lease()
-        return self._deadline_ms > 0 and now_ms >= self._deadline_ms + self._lease_grace_ms
+        return self._deadline.left_ms(now_ms) + self._lease_grace_ms <= 0
 
     def _read_lease(self) -> None:
         lease = self._records.read("lease.json") or {}
-        deadline_ms = read_number(lease, "deadline_boot_ms")
+        deadline = Deadline(read_number(lease, "deadline_boot_ms"), read_number(lease, "deadline_awake_ms"))
         # One that is gone, or older than the newest known one, changes nothing.
-        if deadline_ms > self._deadline_ms:
-            self._deadline_ms, self._lease_grace_ms = deadline_ms, read_number(lease, "grace_ms")
+        if deadline.boot_ms > self._deadline.boot_ms:
+            self._deadline, self._lease_grace_ms = deadline, read_number(lease, "grace_ms")
             if self._lifeline >= 0:
-                tell_deadline(self._lifeline, deadline_ms + self._lease_grace_ms)
+                tell_deadline(self._lifeline, deadline.put_off(self._lease_grace_ms))
 
     def _look_for_stop(self, now_ms: int) -> None:
         request = self._records.read("stop.json")
@@ -313,9 +313,9 @@ class AttemptSupervisor:
             self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
             return
         self._read_lease()
-        if self._deadline_ms and now_ms >= self._deadline_ms:
+        if (left_ms := self._deadline.left_ms(now_ms)) <= 0:
             # From the deadline, not from now: after a standstill of the machine others count on the end by then.
-            self._begin_stop("fenced", self._deadline_ms + self._lease_grace_ms)
+            self._begin_stop("fenced", now_ms + left_ms + self._lease_grace_ms)
 
     def _begin_stop(self, cause: str, kill_at_ms: int) -> None:
         self._cause = cause

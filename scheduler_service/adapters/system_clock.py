@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 
 class SystemClock:
@@ -22,6 +23,14 @@ class SystemClock:
     def now_ms(self) -> int:
         """Return the present instant in milliseconds."""
         return self._origin_ms + (time.monotonic_ns() - self._started_ns) // 1_000_000
+
+
+def read_boot_id() -> str:
+    """Return the kernel's name for the boot whose clock counts here; empty = it has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def read_wall_ms() -> int:

@@ -114,3 +114,32 @@ def test_what_forks_share_with_their_parent_counts_once(tmp_path: Path) -> None:
                 processes.send_signal(found, signal.SIGKILL)
         wait_until(lambda: processes.identify(leader.pid) is None, "it is gone")
         processes.reap()
+
+
+def test_what_started_processes_hold_alike_counts_once(tmp_path: Path) -> None:
+    processes = LinuxProcesses()
+    lines = [
+        "import os, subprocess, sys, time",
+        "held = bytearray(b'x' * (64 << 20))",
+        "ranks = sys.argv[1:] or [subprocess.Popen([sys.executable, __file__, rank],"
+        " env={**os.environ, 'LOCAL_RANK': rank}) for rank in '01']",
+        "more = bytearray(b'x' * (16 << 20)) if sys.argv[1:] == ['1'] else b''",
+        "open(f'{__file__}.{os.getpid()}', 'w').close()",
+        "time.sleep(600)",
+    ]
+    script = write_script(tmp_path, "\n".join(lines), "start.py")
+    leader = processes.spawn([sys.executable, script], tmp_path / "log")
+    try:
+        wait_until(lambda: len(list(tmp_path.glob("start.py.*"))) == 3, "all hold what they hold")
+        tree = processes.tree(leader.pid)
+        alike_bytes = min(processes.usage([pid]).resident_bytes for pid in tree)
+        beyond_bytes = processes.usage(tree, common_bytes=alike_bytes).resident_bytes - alike_bytes
+        assert 15 << 20 < beyond_bytes < 24 << 20
+        assert processes.usage(tree).resident_bytes > 3 * 64 << 20
+        assert processes.local_ranks(tree) == ((tree[1],), (tree[2],))
+        assert processes.local_ranks([leader.pid]) == ()
+    finally:
+        for pid in reversed(processes.tree(leader.pid)):
+            if (found := processes.identify(pid)) is not None:
+                processes.send_signal(found, signal.SIGKILL)
+        wait_until(lambda: processes.identify(leader.pid) is None, "it is gone")

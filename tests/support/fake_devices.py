@@ -83,6 +83,7 @@ class FakeProcess:
     resident_bytes: int = 1 << 20
     cpu_s: float = 0.0
     alive: bool = True
+    local_rank: int | None = None
 
 
 class FakeProcesses:
@@ -122,12 +123,17 @@ class FakeProcesses:
     def session_members(self, session: int) -> tuple[int, ...]:
         return self.tree(session)
 
-    def usage(self, pids: Sequence[int]) -> ProcessUsage:
+    def usage(self, pids: Sequence[int], *, common_bytes: int = 0) -> ProcessUsage:
         living = [self.table[pid] for pid in pids if self.identify(pid) is not None]
+        sizes = sorted((process.resident_bytes for process in living), reverse=True)
         return ProcessUsage(
-            resident_bytes=sum(process.resident_bytes for process in living),
+            resident_bytes=sum(sizes[:1]) + sum(max(0, size - common_bytes) for size in sizes[1:]),
             cpu_s=sum(process.cpu_s for process in living),
         )
+
+    def local_ranks(self, pids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        ranks = sorted({rank for pid in pids if (rank := self.table[pid].local_rank) is not None})
+        return tuple(tuple(pid for pid in pids if self.table[pid].local_rank == rank) for rank in ranks)
 
     def spawn(self, argv: Sequence[str], log_path: Path, stdin: bytes = b"") -> ProcessIdentity:
         log_path.write_text("")

@@ -12,10 +12,13 @@ from typing import Any
 
 _READS = {"__int__": int, "__index__": int, "__bool__": bool, "__float__": float, "item": lambda value: value}
 """What makes a Python number of a tensor, and of the number that it was."""
+_REPLACED = (*_READS, "__getitem__")
+_VALUES_MAX = 65_536
+_PLACES_MAX = 100_000
 
 
 class KeptNumbers:
-    """While it is entered, buffers of one element are read as numbers where a script does so.
+    """While it is entered, buffers of one element, and single elements of others, are read as numbers by a script.
 
     Args:
         torch: The script's.
@@ -30,18 +33,22 @@ class KeptNumbers:
         self._torch = torch
         self._kind, self._file = torch.Tensor, torch.__file__
         self._plain = (torch.Tensor, torch.nn.Parameter)
-        self._own = {name: vars(self._kind)[name] for name in (*_READS, "data") if name in vars(self._kind)}
+        self._own = {name: vars(self._kind)[name] for name in (*_REPLACED, "data") if name in vars(self._kind)}
         parts = {id(part): part for network in networks for part in network.modules()}
         self._kept = [
-            (part, name, buffer.item())
+            (part, name, buffer.tolist())
             for part in parts.values()
             for name, buffer in part.named_buffers(recurse=False)
-            if buffer.numel() == 1 and not buffer.is_meta
+            if buffer.numel() <= _VALUES_MAX
+            and buffer.layout == torch.strided
+            and not (buffer.is_meta or buffer.is_quantized)
         ]
+        self._places: dict[int, tuple[Any, str, Any]] = {}
 
     def __enter__(self) -> KeptNumbers:
         for name, number_of in _READS.items():
             setattr(self._kind, name, self._reading(getattr(self._kind, name), number_of))
+        self._kind.__getitem__ = self._selecting(self._kind.__getitem__)
         own, plain = self._kind.data, self._plain
 
         def assign(tensor: Any, value: Any) -> None:
@@ -57,20 +64,51 @@ class KeptNumbers:
 
     def __exit__(self, *_: object) -> None:
         self._torch.randperm = self._shuffled
-        for name in (*_READS, "data"):
+        self._places.clear()
+        for name in (*_REPLACED, "data"):
             delattr(self._kind, name)
         for name, own in self._own.items():
             setattr(self._kind, name, own)
 
     def _reading(self, own: Any, number_of: Any) -> Any:
         def read(tensor: Any) -> Any:
-            for part, name, value in self._kept if type(tensor) not in self._plain else ():
-                # An export lays tensors of its own in the place of the buffers.
-                if part._buffers.get(name) is tensor:
-                    self.names += [name] if name not in self.names else []
-                    return number_of(value)
-            return own(tensor)
+            name, value = self._find(tensor)
+            while isinstance(value, list) and len(value) == 1:
+                value = value[0]
+            if not name or isinstance(value, list):
+                return own(tensor)
+            self.names += [name] if name not in self.names else []
+            return number_of(value)
 
-        # What is refused is told with the line of the script, which torch looks for below frames of its own.
-        read.__code__ = read.__code__.replace(co_filename=self._file)
-        return read
+        return self._told_as_torch(read)
+
+    def _selecting(self, own: Any) -> Any:
+        """Let an element of what is kept be known by where it lay, as the one of `self.queue_ptr[0]`."""
+
+        def select(tensor: Any, place: Any) -> Any:
+            found = own(tensor, place)
+            places = place if isinstance(place, tuple) else (place,)
+            if all(type(one) is int for one in places) and len(self._places) < _PLACES_MAX:
+                name, value = self._find(tensor)
+                if name:
+                    for one in places:
+                        value = value[one]
+                    self._places[id(found)] = (found, name, value)
+            return found
+
+        return self._told_as_torch(select)
+
+    def _find(self, tensor: Any) -> tuple[str, Any]:
+        """Returns the name of the buffer that this is, or is an element of, and what it was; "" = of none."""
+        if type(tensor) in self._plain:
+            return "", None
+        if id(tensor) in self._places:
+            return self._places[id(tensor)][1:]
+        # An export lays tensors of its own in the place of the buffers.
+        found = ((name, value) for part, name, value in self._kept if part._buffers.get(name) is tensor)
+        return next(found, ("", None))
+
+    def _told_as_torch(self, function: Any) -> Any:
+        """What is refused is told with the line of the script, which torch looks for below frames of its own."""
+        function.__code__ = function.__code__.replace(co_filename=self._file)
+        return function

@@ -98,7 +98,9 @@ def _read_kubeconfig(path: Path, context: str) -> ClusterAccess:
     chosen = _named(document, "contexts", name, "context")
     if not chosen:
         names = ", ".join(text_of(row, "name") for row in rows_of(document, "contexts"))
-        raise InputError(f"{path} has no context {name!r}", remedy=f"choose one by --context: {names or 'it has none'}")
+        if not names:
+            raise InputError(f"{path} is no kubeconfig: it has no contexts", remedy=_NO_KUBECONFIG)
+        raise InputError(f"{path} has no context {name!r}", remedy=f"choose one by --context: {names}")
     cluster = _named(document, "clusters", text_of(chosen, "cluster"), "cluster")
     user = _named(document, "users", text_of(chosen, "user"), "user")
     return _access(cluster, user, path.parent)

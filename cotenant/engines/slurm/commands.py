@@ -16,6 +16,8 @@ OUTPUT_BYTES_MAX = 256 * 2**20
 _SHOWN_CHARACTERS_MAX = 300
 _DENIALS = ("access/permission denied", "authentication error", "invalid authentication credential")
 """What Slurm says to whom it does not let in, in lower case."""
+_SILENCE = ("unable to contact slurm controller", "configuration source", "failed to fetch config", "connect failure")
+"""What its commands say where slurmctld does not answer them, in lower case."""
 _SEE_SLURMCTLD = "see that slurmctld runs, and that SLURM_CONF names its configuration"
 
 
@@ -34,7 +36,9 @@ class SlurmCommands(Protocol):
         """Run a command that changes something.
 
         Raises:
-            EngineRefusedError: It fails.
+            InputError: There is no such command here.
+            EngineUnreachableError: Slurm does not answer.
+            EngineRefusedError: It fails otherwise.
         """
 
 
@@ -43,32 +47,35 @@ class InstalledCommands:
 
     def query(self, command: Sequence[str]) -> Mapping[str, Any]:
         """Return what a command writes as JSON."""
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
-        except (FileNotFoundError, PermissionError) as error:
-            raise InputError(
-                f"{command[0]} is not installed here, or may not be run",
-                remedy="run this on a machine with Slurm's client commands and slurm.conf",
-            ) from error
-        except subprocess.TimeoutExpired as error:
-            raise EngineUnreachableError(
-                f"{command[0]} did not answer within {TIMEOUT_S:g} s", remedy=_SEE_SLURMCTLD
-            ) from error
+        done = _run(command)
         if done.returncode != 0:
             raise _failed(command, done.stderr)
         return _parsed(command, done.stdout)
 
     def order(self, command: Sequence[str]) -> None:
         """Run a command that changes something."""
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise EngineRefusedError(f"{command[0]} could not be run: {error}", remedy=_SEE_SLURMCTLD) from error
+        done = _run(command)
+        if any(sign in _shown(done.stderr).lower() for sign in _SILENCE if done.returncode != 0):
+            raise EngineUnreachableError(f"{command[0]}: {_shown(done.stderr)}", remedy=_SEE_SLURMCTLD)
         if done.returncode != 0:
             raise EngineRefusedError(
                 f"{command[0]}: {_shown(done.stderr)}",
                 remedy="see that slurmctld runs, what squeue says of the job, and that this account is an operator",
             )
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
+    except (FileNotFoundError, PermissionError) as error:
+        raise InputError(
+            f"{command[0]} is not installed here, or may not be run",
+            remedy="run this on a machine with Slurm's client commands and slurm.conf",
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise EngineUnreachableError(
+            f"{command[0]} did not answer within {TIMEOUT_S:g} s", remedy=_SEE_SLURMCTLD
+        ) from error
 
 
 def _parsed(command: Sequence[str], output: bytes) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from scheduler_service.adapters.agents.memory_reports import memory_news
 from scheduler_service.adapters.agents.node_leases import NodeLeases
 from scheduler_service.adapters.agents.progress_reports import ProgressReports
 from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity, Standstill
+from scheduler_service.adapters.system_clock import read_boot_id
 from scheduler_service.core.events import (
     Actor,
     AttemptReport,
@@ -105,6 +106,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             standstill=self._standstill,
         )
         self._is_final = is_final
+        self._boot_id = read_boot_id()
         self._checkpoints = CheckpointRelay(loop=loop, sessions=sessions, identity=self._identity)
         self._telling: set[asyncio.Future[None]] = set()
 
@@ -125,7 +127,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             presented_secret=hello.session_secret,
             knows_secret=hello.HasField("seen"),
         )
-        session.send(node_agent_pb2.ConnectResponse(welcome=self._welcome(session)))
+        session.send(node_agent_pb2.ConnectResponse(welcome=self._welcome(session, hello.boot_id)))
         receiving = asyncio.ensure_future(self._receive(session, hello, request_iterator, replaced))
         try:
             async for message in _outbound(session, receiving):
@@ -154,7 +156,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         """Take a piece of a checkpoint that a node was ordered to send."""
         return await self._checkpoints.take(request)
 
-    def _welcome(self, session: AgentSession) -> node_agent_pb2.Welcome:
+    def _welcome(self, session: AgentSession, boot_id: str) -> node_agent_pb2.Welcome:
         return node_agent_pb2.Welcome(
             heartbeat_ms=self._times.heartbeat_ms,
             lease_ms=self._times.lease_ms,
@@ -162,6 +164,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             position=self._identity.position(self._loop.sequence),
             ancestor_ids=sorted(self._identity.ancestor_ids),
             session_secret=session.secret,
+            same_boot=boot_id != "" and boot_id == self._boot_id,
         )
 
     async def _first_message(

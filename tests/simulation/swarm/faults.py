@@ -28,6 +28,12 @@
 | predictor_down | questions are answered by a failure |
 | cancel, repeat | users cancel jobs, and send a request twice |
 
+In one run of five, drawn apart, a node shares the kernel of the scheduler's machine, and machines sleep:
+
+| fault | how it is injected |
+|---|---|
+| sleep | everything on a machine stands still, and of its clocks the one that does not count sleep |
+
 Where nodes share no storage, checkpoints travel; of these, drawn apart:
 
 | fault | how it is injected |
@@ -73,6 +79,8 @@ TRANSFER_RATES: dict[str, tuple[float, ...]] = {
     "forged_checkpoint": (0.0, 0.3, 0.7),
 }
 """The same for checkpoints that travel: per piece, and per checkpoint."""
+SLEEP_RATES: dict[str, float] = {"sleep": 0.03}
+"""The same for machines that sleep, per second."""
 SWITCHED_OFF: frozenset[str] = frozenset()
 """Kinds that the product does not survive yet."""
 KINDS_MIN = 3

@@ -27,19 +27,26 @@ class Machine:
     Args:
         rate: How fast its clocks run; 1 = as everybody's.
         machine_id: That of the machine whose image this one runs; empty = its name.
+        kernel: The machine whose kernel this one shares, as long as it is not started again; None = its own.
 
     Attributes:
+        asleep_since_s: When it fell asleep; negative = it is awake.
         is_disk_full: Nothing new can be written.
         wall_jump_ns: How far its wall clock was put forward.
     """
 
-    def __init__(self, world: World, name: str, *, rate: float = 1.0, machine_id: str = "") -> None:
+    def __init__(
+        self, world: World, name: str, *, rate: float = 1.0, machine_id: str = "", kernel: Machine | None = None
+    ) -> None:
         self.world = world
         self.loop: VirtualLoop = world.loop
         self.name = name
         self.root = world.root / name
         self.root.mkdir()
-        self.rate = rate
+        self.rate: float = rate if kernel is None else kernel.rate
+        self.kernel = kernel
+        self.asleep_since_s = -1.0
+        self._slept_s = 0.0
         self.machine_id = machine_id or name
         self.boots = 1
         self.booted_s = -100.0
@@ -53,11 +60,34 @@ class Machine:
     @property
     def boot_id(self) -> str:
         """Another one after every start of the machine."""
-        return f"boot-{self.name}-{self.boots}"
+        return self.kernel.boot_id if self.kernel is not None else f"boot-{self.name}-{self.boots}"
 
     def boot_ns(self) -> int:
         """Nanoseconds since the machine started, by its own clock."""
         return int((self.loop.time() - self.booted_s) * self.rate * 1e9)
+
+    def awake_ns(self) -> int:
+        """The same without the time that it slept."""
+        since_s = self.loop.time() - self.asleep_since_s if self.is_asleep else 0.0
+        return self.boot_ns() - int((self._slept_s + since_s) * self.rate * 1e9)
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether all of it stands still."""
+        return self.asleep_since_s >= 0
+
+    def fall_asleep(self) -> None:
+        """Let everything on it stand still, until it is told to go on after `wake_up`."""
+        self.asleep_since_s = self.loop.time()
+        for process in self.loop.processes:
+            if process.machine is self:
+                process.freeze()
+
+    def wake_up(self) -> None:
+        """Count the time as slept."""
+        if self.is_asleep:
+            self._slept_s += self.loop.time() - self.asleep_since_s
+            self.asleep_since_s = -1.0
 
     def wall_ns(self) -> int:
         """Nanoseconds since 1970, by its own clock."""
@@ -74,7 +104,7 @@ class Machine:
 
     def power_off(self, generator: random.Random) -> None:
         """Everything ends at once, and what was not flushed may be torn."""
-        self.is_on = False
+        self.is_on, self.asleep_since_s = False, -1.0
         for process in self.living():
             process.kill()
         for path in map(Path, self.volatile):
@@ -87,7 +117,8 @@ class Machine:
         """A new boot; nothing runs yet."""
         self.is_on = True
         self.boots += 1
-        self.booted_s = self.loop.time()
+        self.kernel = None
+        self.booted_s, self._slept_s = self.loop.time(), 0.0
 
 
 class MachineProcess(SimulatedProcess):
@@ -147,9 +178,13 @@ class SimulatedProcesses:
         """See the port."""
         return self.tree(session)
 
-    def usage(self, pids: Sequence[int]) -> ProcessUsage:
+    def usage(self, pids: Sequence[int], *, common_bytes: int = 0) -> ProcessUsage:
         """See the port."""
         return ProcessUsage(resident_bytes=0, cpu_s=0.0)
+
+    def local_ranks(self, pids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """See the port: no job has a launcher."""
+        return ()
 
     def spawn(self, argv: Sequence[str], log_path: Path, stdin: bytes = b"") -> ProcessIdentity:
         """See the port: the only program that an agent starts is the shim."""
@@ -275,12 +310,13 @@ class SimulatedTime:
     @staticmethod
     def clock_gettime_ns(clock: str) -> int:
         """Every other clock of the present machine."""
-        return current().machine.boot_ns()
+        machine = current().machine
+        return machine.boot_ns() if clock == SimulatedTime.CLOCK_BOOTTIME else machine.awake_ns()
 
     @staticmethod
     def monotonic_ns() -> int:
-        """Milliseconds of the boot's clock."""
-        return current().machine.boot_ns()
+        """The clock that stands still while the machine sleeps."""
+        return current().machine.awake_ns()
 
     @staticmethod
     def perf_counter_ns() -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cotenant.v1 import node_agent_pb2 as messages
 from tests.simulation.swarm.agent_host import AgentHost
 from tests.simulation.swarm.job_process import JobProcess
+from tests.simulation.swarm.machine import Machine
 from tests.simulation.swarm.network import Connection
 from tests.simulation.swarm.queue_changes import QueueChanges
 from tests.simulation.swarm.scheduler_host import SchedulerHost
@@ -50,6 +51,9 @@ class Misfortunes:
             return
         for node in self._world.nodes:
             self._strike_node(node)
+            if node.machine.is_on and self._world.strikes_asleep():
+                self._world.trace("fault", "sleep", node.node_id)
+                self._fall_asleep(node)
         self._strike_scheduler()
         if self._world.strikes("cancel"):
             self._world.users.cancel_one()
@@ -117,6 +121,20 @@ class Misfortunes:
         for process in living:
             process.freeze()
         self._soon(self._generator.choice((5.0, 30.0)), lambda: _thaw(living))
+
+    def _fall_asleep(self, node: AgentHost) -> None:
+        """Let everything under the kernel of a node stand still, and its clocks but for that of the boot."""
+        machines = [node.machine, *([node.machine.kernel] if node.machine.kernel is not None else [])]
+        if any(machine.is_asleep for machine in machines):
+            return
+        for machine in machines:
+            machine.fall_asleep()
+        self._world.later(self._world.sleeps.choice((5.0, 30.0, 60.0)), lambda: self._wake_up(machines))
+
+    def _wake_up(self, machines: Sequence[Machine]) -> None:
+        for machine in machines:
+            machine.wake_up()
+        _thaw([process for process in self._world.loop.processes if process.machine in machines])
 
     def _cut(self, node: AgentHost) -> None:
         wire = self._world.wire_of(node.machine)
@@ -221,6 +239,8 @@ class Misfortunes:
         self._world.users.choose_policy("fifo")
         self._copies.stop_all()
         self._act_as_operator()
+        self._wake_up([host.machine for host in self._world.schedulers])
+        self._wake_up([node.machine for node in self._world.nodes])
         for host in self._world.schedulers:
             host.machine.is_disk_full = False
             if host.process is not None:

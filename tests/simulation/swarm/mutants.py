@@ -14,7 +14,7 @@ from cotenant_agent.cluster_membership import ClusterMembership
 from cotenant_agent.keeper.rank_ends import RankEnds, RankSilence
 from cotenant_agent.keeper.shim import AttemptSupervisor
 from cotenant_agent.records import LogPosition
-from scheduler_service.adapters.agents.agent_sessions import AgentSessions
+from scheduler_service.adapters.agents.agent_sessions import AgentSession, AgentSessions
 from scheduler_service.adapters.agents.node_leases import NodeLeases
 from scheduler_service.adapters.storage import recovery
 from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity
@@ -29,6 +29,7 @@ from scheduler_service.core.records import AfterStop, Phase
 from scheduler_service.errors import StandstillError
 from scheduler_service.grpc_api.agents import agent_admission
 from scheduler_service.grpc_api.agents.agent_admission import AgentAdmission, AttemptStanding
+from scheduler_service.grpc_api.agents.node_agent_servicer import NodeAgentServicer
 
 Mutant = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -75,6 +76,18 @@ def _early_loss() -> contextlib.AbstractContextManager[None]:
         real(self, lease_ms=lease_ms // 4, grace_ms=0, margin_ratio=0.0)
 
     return _replaced(NodeLeases, "__init__", begin)
+
+
+def _sleep_counts_nowhere() -> contextlib.AbstractContextManager[None]:
+    """Leases on every node stand still while it sleeps, also where the scheduler does not."""
+    real = NodeAgentServicer._welcome
+
+    def welcome(self: NodeAgentServicer, session: AgentSession, boot_id: str) -> node_agent_pb2.Welcome:
+        said = real(self, session, boot_id)
+        said.same_boot = True
+        return said
+
+    return _replaced(NodeAgentServicer, "_welcome", welcome)
 
 
 def _release_before_confirmed_end() -> contextlib.AbstractContextManager[None]:
@@ -232,6 +245,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "sender_check_skipped": _sender_check_skipped,
     "stale_fence_accepted": _stale_fence_accepted,
     "early_loss": _early_loss,
+    "sleep_counts_nowhere": _sleep_counts_nowhere,
     "checkpoint_of_another_lineage": _checkpoint_of_another_lineage,
     "forged_checkpoint_accepted": _forged_checkpoint_accepted,
     "release_before_confirmed_end": _release_before_confirmed_end,

@@ -24,6 +24,7 @@ from scheduler_service.adapters import system_clock as scheduler_clock
 from scheduler_service.adapters.storage import stored_identity
 from scheduler_service.commands import running_scheduler
 from scheduler_service.core.trial_sharing import first_measurement_rules, measuring_starts
+from scheduler_service.grpc_api.agents import node_agent_servicer
 from tests.simulation.swarm import (
     agent_host,
     gang_witness,
@@ -39,6 +40,7 @@ from tests.support.restless import make_restless_policy
 
 AGENT_TICK_S = 2.0
 SCHEDULER_TICK_S = 0.5
+_BOOTED = (attempt_table, launching, node_agent, node_agent_servicer)
 
 
 def _boot_id() -> str:
@@ -81,7 +83,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (wiring, "_build_inventory", _inventory),
         (wiring, "_isolation", lambda _: ()),
         (wiring, "find_interface", lambda _: ""),
-        *((module, "read_boot_id", _boot_id) for module in (attempt_table, launching, node_agent)),
+        *((module, "read_boot_id", _boot_id) for module in _BOOTED),
         (node_agent, "read_machine_id", lambda: current().machine.machine_id),
         (attempt_table, "ProgressSocket", job_process.SimulatedSocket),
         (attempt_table, "job_processes", SimpleNamespace(JobProcesses=shim_process.SimulatedJobProcesses)),

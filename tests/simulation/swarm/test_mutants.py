@@ -13,6 +13,7 @@ SEEDS_MAX = 2_000
 FIRST_SEEDS = {
     "stale_fence_accepted": 41,
     "early_loss": 2,
+    "sleep_counts_nowhere": 86,
     "checkpoint_of_another_lineage": 1,
     "starts_right_after_a_restore": 41,
     "forged_checkpoint_accepted": 139,

@@ -18,8 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.swarm.faults import RATES, SWITCHED_OFF, TRANSFER_RATES
-from tests.simulation.swarm.world import RunReport, run_seed
+from tests.simulation.swarm.faults import RATES, SLEEP_RATES, SWITCHED_OFF, TRANSFER_RATES, SwarmFaults
+from tests.simulation.swarm.job_process import JobProcess
+from tests.simulation.swarm.product_patches import simulated_machines
+from tests.simulation.swarm.world import RunReport, World, run_seed
 
 SEEDS = (*range(200), 603)
 """The last is one in which gangs across nodes are prepared: that is as rare as one seed in two hundred."""
@@ -49,7 +51,7 @@ def test_nothing_bad_happens_whatever_goes_wrong_and_in_the_end_every_job_has_en
 def test_every_kind_of_fault_occurs_and_every_run_is_worth_its_time(reports: list[RunReport]) -> None:
     coverage = sum((report.struck for report in reports), Counter[str]())
     sys.stdout.write(f"faults in {len(reports)} runs: {dict(coverage.most_common())}\n")
-    assert set(coverage) == (RATES.keys() | TRANSFER_RATES.keys()) - SWITCHED_OFF
+    assert set(coverage) == (RATES.keys() | TRANSFER_RATES.keys() | SLEEP_RATES.keys()) - SWITCHED_OFF
     assert any(report.fetched for report in reports)
     assert any(report.gangs_prepared for report in reports)
     assert sum(report.lent_pauses for report in reports) > 3
@@ -74,6 +76,29 @@ def test_equal_seeds_give_equal_stories_in_every_process(reports: list[RunReport
     environment = {"PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
     again = subprocess.run(program, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
     assert again.stdout.split() == expected
+
+
+def test_jobs_are_not_fenced_where_their_scheduler_has_slept_with_their_machine(tmp_path: Path) -> None:
+    with simulated_machines():
+        world = World(0, tmp_path, is_told=True)
+        world.faults = SwarmFaults()
+        node, head = world.nodes[0].machine, world.schedulers[0].machine
+        node.kernel = head
+        running: list[str] = []
+
+        def fall_asleep() -> None:
+            running.extend(process.name for process in node.living() if isinstance(process, JobProcess))
+            head.fall_asleep()
+            node.fall_asleep()
+            world.later(30.0, lambda: world.misfortunes._wake_up([head, node]))
+
+        world.later(10.0, fall_asleep)
+        assert world.run().violations == ()
+    fenced = {line.split()[2] for line in world.story or () if "attempt_exited" in line and '"fenced"' in line}
+    assert running
+    # The others lay awake, and could not know whether their scheduler still counted on them.
+    assert fenced
+    assert "n0" not in fenced
 
 
 def test_a_seed_leaves_nothing_open() -> None:

@@ -41,7 +41,7 @@ class SimulatedProcess:
         self.machine = machine
         self.loop = machine.loop
         self.is_dead = False
-        self.is_frozen = False
+        self.is_frozen = machine.is_asleep
         self.thawed_s = -1.0
         self.writes_left = -1
         self.at_death: list[Callable[[], object]] = []
@@ -67,8 +67,8 @@ class SimulatedProcess:
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """SIGCONT."""
-        if self.is_frozen and not self.is_dead:
+        """SIGCONT; on a machine that sleeps nothing goes on."""
+        if self.is_frozen and not (self.is_dead or self.machine.is_asleep):
             self.is_frozen = False
             self.thawed_s = self.loop.time()
             self.release()

@@ -22,7 +22,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant_agent.checkpointing.checkpoint_transfers import STAGING
 from scheduler_service.core.records import ENDED_PHASES
 from tests.simulation.swarm.agent_host import AgentHost
-from tests.simulation.swarm.faults import TRANSFER_RATES, SwarmFaults
+from tests.simulation.swarm.faults import SLEEP_RATES, TRANSFER_RATES, SwarmFaults
 from tests.simulation.swarm.job_process import JobPlan, JobProcess, SimulatedSocket
 from tests.simulation.swarm.machine import Machine
 from tests.simulation.swarm.misfortunes import Misfortunes
@@ -41,6 +41,7 @@ _PARTS_END_RATIO = 0.1
 """Of the worlds with gangs across nodes those with many, whose parts often end with 0 in the middle."""
 _PART_ENDS_RATIO = 0.5
 _MEASURING_RATIO = 0.1
+_SLEEPING_RATIO = 0.2
 _MOVING_RATIO = 0.3
 """Of the worlds with gangs across nodes those with many, which their policy moves all the time."""
 _PYTHON_RATIO = 0.8
@@ -138,8 +139,10 @@ class World:
         self.keepers: dict[Placed, str] = {}
         self.witness = Witness(self)
         self.schedulers = [SchedulerHost(self, Machine(self, "head", rate=self._drawn_rate()), "head")]
+        self.sleeps = random.Random(f"sleeps-{seed}")
+        self.do_machines_sleep = self.sleeps.random() < _SLEEPING_RATIO
         self.nodes = [
-            AgentHost(self, Machine(self, f"n{index}", rate=self._drawn_rate()), f"n{index}", self.gpus_per_node)
+            AgentHost(self, self._machine_of_node(f"n{index}"), f"n{index}", self.gpus_per_node)
             for index in range(self.generator.choice((3, 3, 4)))
         ]
         self._wires: dict[str, Wire] = {}
@@ -148,6 +151,10 @@ class World:
 
     def _drawn_rate(self) -> float:
         return 1.0 + self.generator.uniform(-0.01, 0.01) * self.strikes("clock_drift")
+
+    def _machine_of_node(self, name: str) -> Machine:
+        kernel = self.schedulers[0].machine if self.do_machines_sleep and name == "n0" else None
+        return Machine(self, name, rate=self._drawn_rate(), kernel=kernel)
 
     # --- what the others ask ------------------------------------------------------------------------------------
 
@@ -158,6 +165,11 @@ class World:
             return False
         self.struck[kind] += 1
         return True
+
+    def strikes_asleep(self) -> bool:
+        """Whether a machine falls asleep at this occasion; drawn apart."""
+        self.struck["sleep"] += (falls := self.do_machines_sleep and self.sleeps.random() < SLEEP_RATES["sleep"])
+        return falls
 
     def strikes_part(self) -> bool:
         """Whether all ranks of a gang on one of its nodes end with 0; drawn apart, as such gangs are."""

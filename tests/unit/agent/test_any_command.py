@@ -15,6 +15,7 @@ from cotenant_agent.attempts.launching import JobRules, Launcher
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.isolation.allow_list import AllowList, load_allow_list
 from cotenant_agent.isolation.cgroups import ControlGroups
+from cotenant_agent.leases import Lease
 from cotenant_agent.protocol import rules_to_message
 from cotenant_agent.records import AttemptKey, LaunchRequest
 from cotenant_agent.scheduler_link import LinkSettings, open_channel
@@ -159,7 +160,7 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
 def launch(launcher: Launcher, **environment: str) -> Attempt:
     key = AttemptKey(job_id="job-1", attempt=1, fence=1)
     request = LaunchRequest(key=key, command=(sys.executable,), gpu_ids=("gpu-0",), environment=environment)
-    return launcher.launch(request, None, (), deadline_boot_ms=1_000, grace_ms=1_000)
+    return launcher.launch(request, None, (), Lease(1_000, 1_000))
 
 
 def test_the_nodes_choice_of_devices_wins_and_the_jobs_log_says_so(launcher: Launcher) -> None:

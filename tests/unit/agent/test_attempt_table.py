@@ -21,6 +21,7 @@ from cotenant_agent.attempts.launching import Launcher
 from cotenant_agent.attempts.refused_launches import REFUSALS_KEPT_MAX, RefusedLaunches
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.isolation.cgroups import ControlGroups
+from cotenant_agent.leases import Lease
 from cotenant_agent.processes import read_boot_id
 from cotenant_agent.progress_reading.progress import ProgressReport
 from cotenant_agent.records import AttemptKey, AttemptState, InventoryReading, JobUsage, LaunchRequest
@@ -220,7 +221,7 @@ def test_a_launch_that_was_refused_is_not_carried_out_when_it_is_repeated(state:
     table.refused_launches.note(KEY, CommandRefusedError("NODE_FAILURE", "the disk is full"))
     request = LaunchRequest(key=KEY, command=("true",), gpu_ids=("gpu-0",))
     with pytest.raises(CommandRefusedError, match="NODE_FAILURE"):
-        table.launch(request, None, deadline_boot_ms=0, grace_ms=0)
+        table.launch(request, None, Lease(0, 0))
 
 
 def test_of_refused_launches_the_newest_are_remembered() -> None:
@@ -366,4 +367,4 @@ def test_an_early_attempt_whose_launch_was_refused_never_begins(
     table.adopt()
     table.refused_launches.note(key, CommandRefusedError("NODE_FAILURE", "the disk is full"))
     with pytest.raises(CommandRefusedError, match="the disk is full"):
-        table.launch(cast("Any", SimpleNamespace(key=key)), None, 0, 0)
+        table.launch(cast("Any", SimpleNamespace(key=key)), None, Lease(0, 0))

@@ -16,6 +16,7 @@ from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.conversation import Conversation
 from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.leases import Lease, Moment
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.records import AttemptKey, GpuReading
 from cotenant_agent.storage.state_directory import AttemptDirectory
@@ -30,13 +31,13 @@ class Table:
     def __init__(self, state: Path, *attempts: object) -> None:
         self.directory = SimpleNamespace(checkpoints=state)
         self._attempts = attempts
-        self.deadlines_boot_ms: list[int] = []
+        self.leases: list[Lease] = []
 
     def __iter__(self) -> Any:
         return iter(self._attempts)
 
-    def launch(self, request: object, resume: object, deadline_boot_ms: int, grace_ms: int) -> object:
-        self.deadlines_boot_ms.append(deadline_boot_ms)
+    def launch(self, request: object, resume: object, lease: Lease) -> object:
+        self.leases.append(lease)
         return SimpleNamespace(end=None)
 
     def renew(self, *_: object) -> None:
@@ -101,8 +102,8 @@ def lease_start_boot_ms(tmp_path: Path, stream: Stream) -> int:
     table = Table(tmp_path)
     conversation = conversation_about(table)
     asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", stream)), timeout=90))
-    (deadline_boot_ms,) = table.deadlines_boot_ms
-    return deadline_boot_ms - LEASE_MS
+    (lease,) = table.leases
+    return lease.deadline_boot_ms - LEASE_MS
 
 
 def test_an_order_that_was_long_on_its_way_starts_a_lease_in_the_past(tmp_path: Path) -> None:
@@ -114,6 +115,15 @@ def test_an_order_that_was_long_on_its_way_starts_a_lease_in_the_past(tmp_path: 
 def test_a_lease_starts_with_the_newest_heartbeat_that_was_confirmed(tmp_path: Path) -> None:
     stream = Stream(confirms=True)
     assert stream.greeted_boot_ms < lease_start_boot_ms(tmp_path, stream) <= stream.confirmed_boot_ms
+
+
+def test_a_lease_counts_sleep_unless_the_scheduler_sleeps_with_this_machine() -> None:
+    sent = Moment(boot_ms=900_000, awake_ms=600_000)
+    rules = messages.Welcome(lease_ms=LEASE_MS, grace_ms=5_000)
+    alone = {"deadline_boot_ms": 900_000 + LEASE_MS, "grace_ms": 5_000, "incarnation_id": "i"}
+    assert Lease.since(sent, rules).record("i") == alone
+    rules.same_boot = True
+    assert Lease.since(sent, rules).record("i") == {**alone, "deadline_awake_ms": 600_000 + LEASE_MS}
 
 
 class RefusedStream:
@@ -277,11 +287,11 @@ def test_a_launch_that_waits_for_its_checkpoint_is_stopped_and_holds_up_no_other
     table, transfers = StoppableTable(tmp_path), Fetching(comes=comes)
     conversation = conversation_about(table, transfers=transfers)
     stream = StoppedLaunch(
-        has_begun=lambda: bool(table.deadlines_boot_ms if comes else transfers.begun),
+        has_begun=lambda: bool(table.leases if comes else transfers.begun),
         has_ended=lambda: bool(table.stops if comes else transfers.cancelled),
     )
     asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", stream)), timeout=90))
-    launched = len(table.deadlines_boot_ms)
+    launched = len(table.leases)
     assert (transfers.cancelled, launched > 0) == ((0, True) if comes else (1, False))
     assert comes or transfers.begun == 1
 

@@ -16,6 +16,7 @@ from cotenant_agent.attempts.launching import Launcher
 from cotenant_agent.checkpointing.checkpoints import Checkpoint
 from cotenant_agent.checkpointing.shared_storage import GANG_FILE
 from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.leases import Lease
 from cotenant_agent.protocol import launch_from_message
 from cotenant_agent.records import AttemptKey, GangPart, LaunchRequest
 from cotenant_agent.storage.state_directory import StateDirectory
@@ -24,7 +25,7 @@ from tests.unit.agent.test_gang_parts import FIRST, order
 from tests.unit.agent.test_rank_plan import GPUS, launcher_of, spec_of
 
 SECOND = replace(FIRST, group_rank=1)
-LEASE = {"deadline_boot_ms": 1_000, "grace_ms": 1_000}
+LEASE = Lease(1_000, 1_000)
 
 
 @pytest.fixture
@@ -41,12 +42,12 @@ def request(part: GangPart) -> LaunchRequest:
 
 
 def prepare(launcher: Launcher, part: GangPart) -> Attempt:
-    return launcher.launch(request(part), None, (), is_early=True, **LEASE)
+    return launcher.launch(request(part), None, (), LEASE, is_early=True)
 
 
 def begin(launcher: Launcher, early: Attempt, part: GangPart, resume: Checkpoint | None = None) -> dict[str, Any]:
     """Let it begin; return the variables that it is told."""
-    begun = launcher.let_begin(early, request(part), resume, (), **LEASE)
+    begun = launcher.let_begin(early, request(part), resume, (), LEASE)
     assert begun.directory.path == early.directory.path
     return dict(json.loads(begun.directory.go.read_text())["environment"])
 
@@ -106,7 +107,7 @@ def test_parts_without_shared_storage_begin_from_what_was_fetched_and_the_first_
     launcher = launcher_of(directory, gangs_by_transfer=True)
     early = prepare(launcher, FIRST)
     assert spec_of(early)["environment"]["COTENANT_CHECKPOINT_PART"] == "1"
-    begun = launcher.let_begin(early, request(FIRST), checkpoint(directory), (), **LEASE)
+    begun = launcher.let_begin(early, request(FIRST), checkpoint(directory), (), LEASE)
     assert begun.resumed_fence == 3
     assert not (early.checkpoint_directory / GANG_FILE).exists()
 
@@ -115,5 +116,5 @@ def test_another_part_without_shared_storage_says_nothing_of_what_it_fetched(dir
     launcher = launcher_of(directory, gangs_by_transfer=True)
     early = prepare(launcher, SECOND)
     assert early.checkpoint_directory.is_dir()
-    begun = launcher.let_begin(early, request(replace(SECOND, master_port=20_007)), checkpoint(directory), (), **LEASE)
+    begun = launcher.let_begin(early, request(replace(SECOND, master_port=20_007)), checkpoint(directory), (), LEASE)
     assert (begun.resumed_fence, begun.rendezvous_port) == (0, 0)

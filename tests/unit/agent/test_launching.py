@@ -14,6 +14,7 @@ from cotenant_agent.attempts.launching import JobRules, Launcher
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.isolation.allow_list import AllowList
 from cotenant_agent.isolation.cgroups import ControlGroups
+from cotenant_agent.leases import Lease
 from cotenant_agent.records import AttemptKey, LaunchRequest
 from cotenant_agent.storage.durable_files import ROOM_BYTES, room_of
 from cotenant_agent.storage.state_directory import StateDirectory
@@ -54,7 +55,7 @@ def launch(
         memory_held_bytes=held_bytes,
         co_located_limits=limits,
     )
-    return launcher.launch(request, None, live, deadline_boot_ms=1_000, grace_ms=1_000)
+    return launcher.launch(request, None, live, Lease(1_000, 1_000))
 
 
 def test_a_job_to_which_the_scheduler_has_given_a_whole_device_is_launched(launcher: Launcher) -> None:

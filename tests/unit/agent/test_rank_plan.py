@@ -21,6 +21,7 @@ from cotenant_agent.devices.standin_inventory import StandinInventory
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.isolation.allow_list import AllowList
 from cotenant_agent.isolation.cgroups import ControlGroups
+from cotenant_agent.leases import Lease
 from cotenant_agent.progress_reading.log_reading import find_rank_log
 from cotenant_agent.ranks.rendezvous_ports import choose_port
 from cotenant_agent.records import AttemptKey, LaunchRequest
@@ -61,7 +62,7 @@ def launch(
         command=(sys.executable,),
         **{"gpu_ids": GPUS, "has_ranks": True, **fields},
     )
-    return launcher.launch(request, resume, live, deadline_boot_ms=1_000, grace_ms=1_000)
+    return launcher.launch(request, resume, live, Lease(1_000, 1_000))
 
 
 def spec_of(attempt: Attempt) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from cotenant_agent.keeper import shim
+from cotenant_agent.keeper import deadline_watch, shim
+from cotenant_agent.keeper.deadline_watch import Deadline, tell_deadline
 from cotenant_agent.keeper.shim_records import Records
 
 DEADLINE_MS, GRACE_MS = 50_000, 20_000
@@ -81,3 +83,70 @@ def test_a_stop_with_a_long_grace_does_not_outlive_the_lease_and_its_grace(
         monkeypatch.setattr(supervisor, "_kill_everything", lambda now_ms=now_ms: killed.append(now_ms))
         supervisor._supervise()
     assert killed == [DEADLINE_MS + GRACE_MS]
+
+
+def set_clocks(monkeypatch: pytest.MonkeyPatch, boot_ms: int, *, slept_ms: int) -> None:
+    """Let the clock that stands still in sleep lie so far behind that of the boot."""
+    for module in (shim, deadline_watch):
+        monkeypatch.setattr(module, "boot_ms", lambda: boot_ms)
+    monkeypatch.setattr(deadline_watch, "awake_ms", lambda: boot_ms - slept_ms)
+
+
+@pytest.fixture
+def shared_sleep(supervisor: shim.AttemptSupervisor, tmp_path: Path) -> shim.AttemptSupervisor:
+    """The scheduler counts on the clock of this machine."""
+    lease = {"deadline_boot_ms": DEADLINE_MS, "deadline_awake_ms": DEADLINE_MS, "grace_ms": GRACE_MS}
+    (tmp_path / "lease.json").write_text(json.dumps(lease))
+    return supervisor
+
+
+@pytest.mark.parametrize(("awake_ms", "cause"), [(DEADLINE_MS - 1, ""), (DEADLINE_MS, "fenced")])
+def test_a_lease_stands_still_while_the_machine_of_job_and_scheduler_sleeps(
+    shared_sleep: shim.AttemptSupervisor, monkeypatch: pytest.MonkeyPatch, awake_ms: int, cause: str
+) -> None:
+    slept_ms = 300_000
+    set_clocks(monkeypatch, awake_ms + slept_ms, slept_ms=slept_ms)
+    shared_sleep._look_for_stop(awake_ms + slept_ms)
+    assert shared_sleep._cause == cause
+    assert shared_sleep._kill_at_ms == (awake_ms + slept_ms + GRACE_MS if cause else None)
+
+
+def test_a_stop_does_not_outlive_a_lease_that_slept_and_its_grace(
+    shared_sleep: shim.AttemptSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over_ms = DEADLINE_MS + GRACE_MS + 300_000
+    found = []
+    for now_ms in (over_ms - 1, over_ms):
+        set_clocks(monkeypatch, now_ms, slept_ms=300_000)
+        found.append(shared_sleep._has_outlived_its_lease(now_ms))
+    assert found == [False, True]
+
+
+def test_processes_that_stood_still_on_a_machine_that_did_not_sleep_are_ended(
+    shared_sleep: shim.AttemptSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler may have stood still, or have started the job elsewhere: nothing here tells."""
+    set_clocks(monkeypatch, DEADLINE_MS + 60_000, slept_ms=0)
+    shared_sleep._look_for_stop(DEADLINE_MS + 60_000)
+    assert (shared_sleep._cause, shared_sleep._kill_at_ms) == ("fenced", DEADLINE_MS + GRACE_MS)
+
+
+@pytest.mark.parametrize(("slept_ms", "ends"), [(300_000, False), (0, True)])
+def test_what_ends_the_namespace_counts_by_the_same_clock(
+    monkeypatch: pytest.MonkeyPatch, slept_ms: int, ends: bool
+) -> None:
+    ended: list[int] = []
+    timers: list[float] = []
+    set_clocks(monkeypatch, DEADLINE_MS + 300_000 - 500, slept_ms=slept_ms)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr(signal, "setitimer", lambda _, seconds: timers.append(seconds))
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    tell_deadline(writing, Deadline(boot_ms=DEADLINE_MS - 1_000, awake_ms=DEADLINE_MS - 1_000))
+    tell_deadline(writing, Deadline(boot_ms=DEADLINE_MS, awake_ms=DEADLINE_MS))
+    deadline_watch._Watch(reading).look()
+    os.close(reading)
+    os.close(writing)
+    assert ended == ([1] if ends else [])
+    if not ends:
+        assert timers == [0.5]

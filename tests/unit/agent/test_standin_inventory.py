@@ -20,7 +20,7 @@ def build(processes: FakeProcesses) -> StandinInventory:
 
 def test_memory_is_what_the_tree_holds_beyond_an_empty_import() -> None:
     processes = FakeProcesses()
-    processes.table = {1: FakeProcess(1, resident_bytes=500), 2: FakeProcess(2, resident_bytes=100)}
+    processes.table = {1: FakeProcess(1, resident_bytes=500), 2: FakeProcess(2, resident_bytes=400)}
     inventory = build(processes)
     reading = inventory.observe({KEY: JobProcesses(gpu_ids=("standin-n-0",), pids=(1, 2))})
     assert reading.jobs[KEY].memory_bytes == 300
@@ -45,7 +45,25 @@ def test_each_rank_of_a_gang_fills_a_device_of_its_own() -> None:
     processes = FakeProcesses()
     processes.table = {pid: FakeProcess(pid, resident_bytes=size) for pid, size in ((1, 500), (2, 700), (3, 50))}
     gang = JobProcesses(gpu_ids=("standin-n-0", "standin-n-1"), pids=(1, 2, 3), rank_pids=((1,), (2, 3)))
-    assert build(processes).observe({KEY: gang}).jobs[KEY].memory_bytes == 450
+    assert build(processes).observe({KEY: gang}).jobs[KEY].memory_bytes == 400
+
+
+def test_a_launcher_and_compilers_that_import_the_framework_hold_nothing_of_a_device() -> None:
+    processes = FakeProcesses()
+    sizes = {1: 310, 2: 500, 3: 300, 4: 300, 5: 20}
+    processes.table = {pid: FakeProcess(pid, resident_bytes=size) for pid, size in sizes.items()}
+    job = JobProcesses(gpu_ids=("standin-n-0",), pids=(1, 2, 3, 4, 5))
+    assert build(processes).observe({KEY: job}).jobs[KEY].memory_bytes == 200 + 10
+
+
+@pytest.mark.parametrize(("ranks", "memory_bytes"), [((None, 0, 1, 1), 250), ((None, 0, 0, 0), 450)])
+def test_ranks_that_a_launcher_has_started_fill_a_device_each(ranks: tuple[int | None, ...], memory_bytes: int) -> None:
+    processes = FakeProcesses()
+    sizes = (310, 490, 500, 350)
+    for pid, (size, rank) in enumerate(zip(sizes, ranks, strict=True), start=1):
+        processes.table[pid] = FakeProcess(pid, resident_bytes=size, local_rank=rank)
+    job = JobProcesses(gpu_ids=("standin-n-0", "standin-n-1"), pids=(1, 2, 3, 4))
+    assert build(processes).observe({KEY: job}).jobs[KEY].memory_bytes == memory_bytes
 
 
 def test_the_first_look_at_a_job_knows_no_utilization() -> None:

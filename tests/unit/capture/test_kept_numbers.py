@@ -21,6 +21,8 @@ _READS: dict[str, Callable[[Tensor], Any]] = {
     "int": int,
     "item": lambda kept: kept.item(),
     "float": lambda kept: int(float(kept)),
+    "element": lambda kept: int(kept[0]),
+    "item of an element": lambda kept: kept[-1].item(),
 }
 
 
@@ -69,8 +71,42 @@ def test_a_queue_is_exported_at_its_pointer_and_both_encoders_are_counted(
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
+class Rows(nn.Module):
+    """Sums the columns that compressed pointers name, and reads one that a forward pass has made."""
+
+    def __init__(self, *, reads_its_input: bool) -> None:
+        super().__init__()
+        self.reads_its_input = reads_its_input
+        self.linear = nn.Linear(12, _WIDTH)
+        self.register_buffer("pointers", torch.tensor([[0, 2, 5], [5, 7, 12]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.get_buffer("pointers")
+        first, last = int(rows[0, 1]), int(rows[1][1]) + (int(x[0, 0]) if self.reads_its_input else 0)
+        answer: Tensor = self.linear(x)[:, : last - first - 3] * x[:, first:last].sum()
+        return answer
+
+
+def test_single_elements_of_what_is_kept_are_read_as_they_were() -> None:
+    network = Rows(reads_its_input=False)
+    calls = [Call(torch, network, ((torch.ones(_BATCH, 12),), {}), group=0, inside_step=0)]
+    with KeptNumbers(torch, [network]) as kept:
+        exported, _, _, _ = _export(torch, calls, _BATCH, 0)
+    assert kept.names == ["pointers"]
+    slices = [node.args[2:] for node in exported.graph.nodes if "slice" in str(node.target)]
+    assert (2, 7) in slices
+    assert (0, 2) in slices
+
+
+def test_an_element_of_the_input_is_no_number_that_is_kept() -> None:
+    network = Rows(reads_its_input=True)
+    calls = [Call(torch, network, ((torch.ones(_BATCH, 12),), {}), group=0, inside_step=0)]
+    with KeptNumbers(torch, [network]), pytest.raises(Exception, match="data-dependent"):
+        _export(torch, calls, _BATCH, 0)
+
+
 def test_torch_is_as_before_once_an_export_has_ended() -> None:
-    names = ("__int__", "__index__", "__bool__", "__float__", "item", "data")
+    names = ("__int__", "__index__", "__bool__", "__float__", "item", "data", "__getitem__")
     before = {name: vars(torch.Tensor).get(name) for name in names}
     own = torch.randperm
     tensor = torch.zeros(2)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
+from typing import Any
 
 import pytest
 
-from cotenant.cli.job_lookup import find_job
+from cotenant.cli.job_lookup import find_job, find_jobs
 from cotenant.client import ChannelOptions, SchedulerClient, open_channel
 from cotenant.v1 import scheduling_pb2
 from tests.support.cases import for_each
@@ -73,9 +74,8 @@ def test_jobs_are_cancelled_by_a_pattern_of_their_names_or_ids(cotenant: Command
     add(scheduler, "job-23", scheduling_pb2.JOB_PHASE_PENDING)
     add(scheduler, "job-24", scheduling_pb2.JOB_PHASE_PENDING)
     assert cotenant("cancel", "job-2[3],job-24").out == "job-23  resnet  cancelled\njob-24  resnet  cancelled\n"
-    for wanted in ("nothing-*", "sweep-20*"):
-        outcome = cotenant("cancel", wanted)
-        assert (outcome.code, "remedy: `cotenant ps -a`" in outcome.err) == (2, True)
+    outcome = cotenant("cancel", "nothing-*")
+    assert (outcome.code, "remedy: `cotenant ps -a`" in outcome.err) == (3, True)
 
 
 @for_each("verb", ["cancel", "wait", "hold", "retry"])
@@ -91,7 +91,7 @@ def test_a_word_without_a_name_is_refused_and_means_neither_all_jobs_nor_none(
 @pytest.mark.usefixtures("scheduler")
 def test_a_pattern_that_is_longer_than_any_name_is_not_matched(cotenant: CommandLine) -> None:
     assert "no name of jobs has over 200 characters" in cotenant("cancel", "[" * 201).err
-    assert cotenant("cancel", "[a-").code == 2
+    assert cotenant("cancel", "[a-").code == 3
 
 
 def test_arrays_are_cancelled_among_jobs_and_by_a_pattern(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
@@ -104,11 +104,55 @@ def test_arrays_are_cancelled_among_jobs_and_by_a_pattern(cotenant: CommandLine,
     assert cotenant("cancel", "array-3[12]").out.split()[::3] == ["job-31", "job-32"]
 
 
+def test_what_fits_a_pattern_in_no_asked_phase_is_told_in_phases_that_jobs_have(
+    cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    add(scheduler, "job-23", scheduling_pb2.JOB_PHASE_RUNNING)
+    told = cotenant("hold", "job-2*")
+    assert (told.code, told.err.splitlines()[0]) == (2, "error: no job like job-2* is pending")
+
+
+def test_to_cancel_once_more_what_a_pattern_stands_for_is_harmless_as_it_is_of_a_job(
+    cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    add(scheduler, "job-23", scheduling_pb2.JOB_PHASE_RUNNING)
+    add(scheduler, "job-24", scheduling_pb2.JOB_PHASE_FINISHED)
+    assert cotenant("cancel", "job-2*").out == "job-23  resnet  cancelled\n"
+    again = cotenant("cancel", "job-2*")
+    assert (again.code, again.out, again.err) == (0, "", "all 2 jobs like job-2* have ended\n")
+    assert cotenant("cancel", "job-23").code == 0
+    more = cotenant("cancel", "job-24*,job-000003")
+    assert (more.code, more.err) == (0, "the only job like job-24* has ended\n")
+    assert more.out == "job-000003  resnet  cancelled\n"
+
+
 @pytest.mark.usefixtures("scheduler")
-def test_what_fits_a_pattern_in_no_asked_phase_is_told_in_phases_that_jobs_have(cotenant: CommandLine) -> None:
+def test_an_order_that_finds_only_ended_jobs_fails_and_says_that_they_have_ended(cotenant: CommandLine) -> None:
     cotenant("cancel", "job-*")
-    told = cotenant("cancel", "job-*").err
-    assert "no job like job-* is pending or " in told
+    told = cotenant("hold", "job-*")
+    assert told.code == 2
+    assert " like job-* is pending: " in told.err
+    assert told.err.splitlines()[0].endswith(" ended")
+
+
+class CountingClient(SchedulerClient):
+    """Counts how often all jobs are listed."""
+
+    lists = 0
+
+    def list_jobs(self, **asked: Any) -> list[scheduling_pb2.Job]:
+        self.lists += 1
+        return super().list_jobs(**asked)
+
+
+def test_all_jobs_are_listed_once_for_all_patterns_of_a_command(scheduler: FakeScheduler) -> None:
+    for number in (51, 52, 53):
+        add(scheduler, f"job-{number}", scheduling_pb2.JOB_PHASE_PENDING)
+    with open_channel(ChannelOptions(address=os.environ["COTENANT_SCHEDULER"])) as channel:
+        client = CountingClient(channel)
+        found = find_jobs(client, ["job-5[12]", "job-53*", "job-000003"], phases=[scheduling_pb2.JOB_PHASE_PENDING])
+    assert found == ["job-51", "job-52", "job-53", "job-000003"]
+    assert client.lists == 1
 
 
 def test_a_failed_job_that_was_handed_in_again_is_not_retried_by_a_pattern_that_its_repetition_does_not_fit(

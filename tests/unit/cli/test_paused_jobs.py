@@ -61,6 +61,16 @@ def test_jobs_are_paused_for_so_long_and_resumed_by_name(cotenant: CommandLine, 
     assert cotenant("resume", "job-000001").out == "job-000001  cnn-waiting  running\n"
 
 
+def test_running_jobs_are_paused_and_resumed_by_a_pattern_and_by_arrays(
+    cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    scheduler.jobs["job-000002"].spec.array_id = "array-2"
+    for words in (["lstm-*"], ["array-2"]):
+        assert cotenant("pause", *words).out.split() == ["job-000002", "lstm-waiting", "paused"]
+        assert cotenant("resume", *words, "-o", "name").out == "job-000002\n"
+    assert cotenant("pause", "nothing-*").code == 3
+
+
 def test_an_answer_says_what_was_done_where_the_phase_does_not(
     scheduler: FakeScheduler, capsys: pytest.CaptureFixture[str]
 ) -> None:

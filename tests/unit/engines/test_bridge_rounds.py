@@ -11,7 +11,7 @@ import pytest
 
 from cotenant import system_clock
 from cotenant.cli import engine_rounds
-from cotenant.cli.engine_rounds import PAUSE_INTERVALS_MAX, run_rounds, wait_for_engine
+from cotenant.cli.engine_rounds import PAUSE_INTERVALS_MAX, PAUSE_S_MAX, run_rounds, wait_for_engine
 from cotenant.cli.exit_codes import ExitCode, exit_code_of
 from cotenant.client_errors import CotenantError, PermissionDeniedError
 from cotenant.engines.bridge import Bridge
@@ -65,16 +65,23 @@ def test_what_goes_on_failing_is_said_once_and_what_else_fails_anew(capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("failure", "pauses_s"), [("down", [4, 8, 16, 16, 16]), ("taken", [2, 2, 2, 2, 2])], ids=["lost", "taken"]
+    ("failure", "interval_s", "pauses_s"),
+    [
+        ("down", 2.0, [4, 8, 16, 16, 16]),
+        ("down", 20.0, [40, 60, 60]),
+        ("down", 600.0, [600, 600]),
+        ("taken", 2.0, [2, 2, 2, 2, 2]),
+    ],
+    ids=["lost", "lost for long", "lost between rare rounds", "taken"],
 )
 def test_pauses_grow_up_to_a_bound_unless_another_controller_is_waited_for(
-    failure: str, pauses_s: list[float], monkeypatch: pytest.MonkeyPatch
+    failure: str, interval_s: float, pauses_s: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = Stop(len(pauses_s))
     monkeypatch.setattr(engine_rounds, "until_signal", lambda: stop)
-    run_rounds(cast("Bridge", FailingBridge(*[failure] * (len(pauses_s) + 1))), 2.0)
+    run_rounds(cast("Bridge", FailingBridge(*[failure] * (len(pauses_s) + 1))), interval_s)
     assert stop.pauses_s == pauses_s
-    assert max(pauses_s) <= PAUSE_INTERVALS_MAX * 2.0
+    assert max(pauses_s) <= min(PAUSE_INTERVALS_MAX * interval_s, max(PAUSE_S_MAX, interval_s))
 
 
 @pytest.mark.parametrize(

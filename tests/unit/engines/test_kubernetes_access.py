@@ -77,7 +77,7 @@ def test_what_is_not_supported_or_damaged_is_refused(
 @pytest.mark.parametrize("text", ["{", "- 1", "", "a: " * 5 + "b"])
 def test_a_file_that_is_no_kubeconfig_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config").write_text(text)
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"is no kubeconfig|is not YAML"):
         find_access(tmp_path / "config", "", {})
 
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -225,9 +226,25 @@ def test_an_engine_that_does_not_answer_is_named_with_the_remedy(
 
 @pytest.mark.parametrize("command", ["no-such-command-of-slurm", str(RECORDED / "squeue_22_05.json")])
 def test_a_command_that_is_not_there_or_may_not_be_run_is_a_fault_of_this_machine(command: str) -> None:
-    with pytest.raises(InputError, match="is not installed here") as caught:
-        InstalledCommands().query([command])
-    assert "client commands" in caught.value.remedy
+    for run in (InstalledCommands().query, InstalledCommands().order):
+        with pytest.raises(InputError, match="is not installed here") as caught:
+            run([command])
+        assert "client commands" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("scancel: error: Unable to contact slurm controller (connect failure)", EngineUnreachableError),
+        ("scancel: fatal: Could not establish a configuration source", EngineUnreachableError),
+        ("scancel: error: Kill job error on job id 7: Invalid job id specified", EngineRefusedError),
+        ("scontrol: error: Access/permission denied", EngineRefusedError),
+    ],
+)
+def test_an_order_that_nobody_heard_is_told_from_a_refused_one(said: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=re.escape(said)) as caught:
+        InstalledCommands().order(["sh", "-c", f"echo '{said}' >&2; exit 1"])
+    assert type(caught.value) is kind
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.agents.agent_refusals import Refusal
 from scheduler_service.adapters.storage.event_log import LogRecord
+from scheduler_service.adapters.system_clock import read_boot_id
 from scheduler_service.core.events import NodeForgotten, NodeLost
 from scheduler_service.errors import AttemptsMissingError, GpuTakenError, NodeHeardError, UnknownNodeError
 from scheduler_service.grpc_api.jobs.job_requests import forgetting
@@ -89,6 +90,16 @@ def test_whatever_else_comes_back_without_them_waits_for_the_leases(place: dict[
         assert isinstance(refused.failure, AttemptsMissingError)
         assert cluster.phase() == "running"
 
+    play(work)
+
+
+@for_each(("boot_id", "same_boot"), [(read_boot_id(), True), ("another", False), ("", False)])
+def test_a_node_is_told_whether_its_leases_stand_still_while_it_sleeps(boot_id: str, same_boot: bool) -> None:
+    async def work(cluster: Cluster) -> None:
+        agent = await cluster.dial(greeting("node-1", boot_id=boot_id))
+        assert agent.heard[0].welcome.same_boot is same_boot
+
+    assert read_boot_id() != ""
     play(work)
 
 
