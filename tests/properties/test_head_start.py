@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 
@@ -15,7 +16,9 @@ KEPT_MS = 1.0
 """Of its part of the quota a group of processes that sleeps gives all back but this, which is still there later."""
 STEPS = 200
 ANCHORS_CPU_MS = (6.0, 10.0, 12.0)
-ERROR_MS = 1.0
+ERROR_MS = 1.5
+"""Of 3 840 shares, works and waits the mean was 0.18 ms (3.4 ms without a head start); the worst that a search of 3 000
+found was 1.27 ms, where a step's work is one and a half quotas: its end hardly varies within the period."""
 
 
 def step_ms(cpu_ms: float, wait_ms: float, share: float) -> float:
@@ -90,6 +93,17 @@ def test_steps_under_a_quota_are_predicted_from_what_three_anchors_had_ahead(
     assert abs(found_ms - true_ms) < ERROR_MS
     busy, true_busy = cpu_ms / found_ms, cpu_ms / true_ms
     assert abs(busy - true_busy) < ERROR_MS / true_ms * true_busy + 0.01
+
+
+def test_the_mean_error_of_ordinary_steps_is_a_tenth_of_what_it_is_without_a_head_start() -> None:
+    errors_ms, errors_without_ms = [], []
+    for share in (1 / 3, 0.5, 2 / 3):
+        head_start = measured(share)
+        for cpu_ms, wait_ms in itertools.product((5.0, 8.0, 12.0, 20.0), (6.0, 14.0, 26.0, 60.0)):
+            true_ms = step_ms(cpu_ms, wait_ms, share)
+            errors_ms.append(abs(wait_ms + head_start.computing_ms(cpu_ms / share, wait_ms) - true_ms))
+            errors_without_ms.append(abs(wait_ms + cpu_ms / share - true_ms))
+    assert statistics.fmean(errors_ms) < 0.1 * statistics.fmean(errors_without_ms)
 
 
 def test_without_a_head_start_waiting_jobs_on_a_third_of_a_core_are_predicted_milliseconds_too_slow() -> None:
