@@ -151,12 +151,13 @@ def test_a_longer_wait_never_makes_a_step_shorter(predictor: Predictor) -> None:
 
 
 def test_passes_that_each_wait_each_have_a_head_start(predictor: Predictor) -> None:
-    before, after = (
-        ask(predictor, waiting(64.0), found=held_up(predictor, 1 / 3, head_start_ms), micro_batch_sizes=(16,))
-        for head_start_ms in (0.0, 0.1)
-    )
-    saved_ms = before.micro_batches[0].step_ms.value - after.micro_batches[0].step_ms.value
-    assert saved_ms == pytest.approx(4 * 0.3)
+    for job in (waiting(64.0), sharing(predictor, 64.0)):
+        before, after = (
+            ask(predictor, job, found=held_up(predictor, 1 / 3, head_start_ms), micro_batch_sizes=(16,))
+            for head_start_ms in (0.0, 0.1)
+        )
+        saved_ms = before.micro_batches[0].step_ms.value - after.micro_batches[0].step_ms.value
+        assert saved_ms == pytest.approx(4 * 0.3)
 
 
 def test_jobs_with_a_head_start_cost_each_other_more(predictor: Predictor) -> None:
