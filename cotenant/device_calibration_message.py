@@ -39,6 +39,7 @@ def calibration_message(calibration: DeviceCalibration) -> resources_pb2.DeviceC
         foreign_load=calibration.foreign_load,
         code_version=calibration.code_version,
         pairs=[_pair_message(pair) for pair in calibration.pairs],
+        head_start_ms=calibration.head_start_ms,
     )
 
 
@@ -70,6 +71,7 @@ def read_calibration_message(message: resources_pb2.DeviceCalibration, now_ms: i
         foreign_load=message.foreign_load,
         code_version=message.code_version,
         pairs=tuple(_read_pair(pair) for pair in message.pairs),
+        head_start_ms=message.head_start_ms,
     ).checked(now_ms)
 
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cotenant.device_calibration import Anchor, DeviceCalibration
+from predictor_service.features.head_start import HeadStart
 
 FOREIGN_DEVIATION: Final = 0.15
 """Of ln(step time), added where others used the device while it was calibrated."""
@@ -71,6 +72,7 @@ class DeviceScale:
         memory_deviation_bytes: How far the anchors are from that, and a job that is no anchor may be.
         anchors: How many were used.
         foreign_load: Others used the device meanwhile: rates and shares of time are lower bounds of what it can do.
+        head_start_ms: Device time that a job gets after a wait beyond its share.
     """
 
     step_ratio: float
@@ -81,6 +83,12 @@ class DeviceScale:
     memory_deviation_bytes: float
     anchors: int
     foreign_load: bool = False
+    head_start_ms: float = 0.0
+
+    @property
+    def head_start(self) -> HeadStart:
+        """What a wait is worth here: nothing where a job that never waits has all of the device."""
+        return HeadStart(device_ms=self.head_start_ms, share=self.busy_ratio)
 
     @property
     def fastest_ratio(self) -> float:
@@ -128,6 +136,7 @@ def scale_of(
         memory_deviation_bytes=shift_deviation,
         anchors=len(pairs),
         foreign_load=calibration.foreign_load,
+        head_start_ms=calibration.head_start_ms,
     )
 
 

@@ -15,6 +15,7 @@ from predictor_service.features.anchor_networks import find_anchor_graph
 from predictor_service.features.device_names import resolve_device
 from predictor_service.features.device_scale import AnchorFigures, DeviceScale, scale_of
 from predictor_service.features.devices import DeviceType
+from predictor_service.features.head_start import HeadStart
 from predictor_service.inference.estimator_cache import EstimatorCache
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.measured_graph import MeasuredGraph
@@ -78,7 +79,8 @@ def reference_jobs(calibration: DeviceCalibration | None) -> list[PairJob]:
         return []
     references = {reference.network: reference for reference in calibration.anchors}
     sides = {side for pair in calibration.pairs for side in pair.sides}
-    return [_reference_job(references[network], wait_ratio) for network, wait_ratio in sorted(sides)]
+    head_start_ms = calibration.head_start_ms
+    return [_reference_job(references[network], wait_ratio, head_start_ms) for network, wait_ratio in sorted(sides)]
 
 
 def reference_pairs(calibration: DeviceCalibration | None) -> dict[Pair, Observation]:
@@ -95,13 +97,16 @@ def reference_pairs(calibration: DeviceCalibration | None) -> dict[Pair, Observa
     return found
 
 
-def _reference_job(reference: Anchor, wait_ratio: float) -> PairJob:
+def _reference_job(reference: Anchor, wait_ratio: float, head_start_ms: float) -> PairJob:
     key = _reference_key(reference.network, wait_ratio)
+    head_start = HeadStart(device_ms=head_start_ms, share=reference.utilization_ratio)
+    wait_ms = reference.step_ms * wait_ratio / (1.0 - wait_ratio)
+    step_ms = wait_ms + head_start.computing_ms(reference.step_ms, wait_ms)
     return PairJob(
         job_id=key,
-        settings=dataclasses.replace(_settings(reference), input_wait_ratio=wait_ratio),
-        known_step_ms=reference.step_ms / (1.0 - wait_ratio),
-        known_utilization_ratio=reference.utilization_ratio * (1.0 - wait_ratio),
+        settings=dataclasses.replace(_settings(reference), input_wait_ratio=wait_ms / step_ms),
+        known_step_ms=step_ms,
+        known_utilization_ratio=reference.utilization_ratio * min(1.0, reference.step_ms / step_ms),
         known_memory_bytes=float(max(reference.memory_peak_bytes, 1)),
         measured_key=key,
     )

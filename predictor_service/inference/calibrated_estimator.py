@@ -1,8 +1,8 @@
 """Estimates of one job on the very device that was calibrated, from those of its type and a scale.
 
 The time in which a job waits for input stays as it is: a disk or a network does not become faster with the device. What
-it computes takes the scale's ratio as long. Both together give the share of time in which the device is busy. The
-intervals are the models' own, combined with the disagreement of the anchors.
+it computes takes the scale's ratio as long, less what a wait is worth there. Both together give the share of time in
+which the device is busy. The intervals are the models' own, combined with the disagreement of the anchors.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CalibratedEstimator(JobEstimator):
 
     def accumulated_step(self, micro_batch_size: int, passes: int) -> Estimate:
         """See `JobEstimator.accumulated_step`."""
-        return self._scaled(self._inner.accumulated_step(micro_batch_size, passes))
+        return self._scaled(self._inner.accumulated_step(micro_batch_size, passes), passes)
 
     def memory_states(self, batch: int, memory: Estimate) -> MemoryStates:
         """See `JobEstimator.memory_states`."""
@@ -67,7 +67,7 @@ class CalibratedEstimator(JobEstimator):
 
     def utilization(self, batch: int) -> Estimate:
         """See `JobEstimator.utilization`."""
-        return self._held_up(self._inner.utilization(batch))
+        return self._held_up(self._inner.utilization(batch), self._shortening(batch))
 
     def sm_activity(self, batch: int) -> Estimate | None:
         """See `JobEstimator.sm_activity`."""
@@ -117,7 +117,7 @@ class CalibratedEstimator(JobEstimator):
         )
         return estimate._replace(explanation=(*explanation, change))
 
-    def _scaled(self, estimate: Estimate) -> Estimate:
+    def _scaled(self, estimate: Estimate, passes: int = 1) -> Estimate:
         ratio = self._scale.step_ratio
         busy_ms, wait_ms = estimate.value * (1 - self._wait_ratio), estimate.value * self._wait_ratio
         below = math.log(estimate.value / max(estimate.lower, 1e-9 * estimate.value))
@@ -126,18 +126,38 @@ class CalibratedEstimator(JobEstimator):
             below, above = (min(each, self._reach(estimate, _ROOFLINE_DEVIATION)) for each in (below, above))
         noise = self._reach(estimate, self._scale.step_deviation)
         fastest = self._scale.fastest_ratio
-        lower = fastest * busy_ms * math.exp(-math.hypot(below, noise)) + wait_ms * math.exp(-below)
-        upper = ratio * busy_ms * math.exp(math.hypot(above, noise)) + wait_ms * math.exp(above)
-        return estimate._replace(value=ratio * busy_ms + wait_ms, lower=lower, upper=upper)
+        least_ms = fastest * busy_ms * math.exp(-math.hypot(below, noise))
+        most_ms = ratio * busy_ms * math.exp(math.hypot(above, noise))
+        return estimate._replace(
+            value=self._step_ms(ratio * busy_ms, wait_ms, passes),
+            lower=self._step_ms(least_ms, wait_ms * math.exp(-below), passes),
+            upper=self._step_ms(most_ms, wait_ms * math.exp(above), passes),
+        )
 
-    def _held_up(self, estimate: Estimate) -> Estimate:
+    def _step_ms(self, busy_ms: float, wait_ms: float, passes: int = 1) -> float:
+        """Of a step whose passes each wait and compute as long."""
+        return wait_ms + passes * self._scale.head_start.computing_ms(busy_ms / passes, wait_ms / passes)
+
+    def _shortening(self, batch: int) -> float:
+        """A step over what it would take if its wait were worth nothing, above 0 to 1."""
+        if not (self._wait_ratio and self._scale.head_start_ms):
+            return 1.0
+        step_ms = self._inner.step(batch).value
+        busy_ms, wait_ms = self._scale.step_ratio * step_ms * (1 - self._wait_ratio), step_ms * self._wait_ratio
+        return self._step_ms(busy_ms, wait_ms) / (busy_ms + wait_ms)
+
+    def _held_up(self, estimate: Estimate, shortening: float) -> Estimate:
         scale = self._scale
+
+        def share_of(share: float, ratio: float) -> float:
+            return min(1.0, busy_share(share, ratio) / shortening)
+
         noise = math.exp(self._reach(estimate, scale.step_deviation))
         busy_ratio, reach = (1.0, 0.0) if self._of_device else (scale.busy_ratio, scale.busy_deviation + _BUSY_LEAST)
-        value = busy_ratio * busy_share(estimate.value, scale.step_ratio)
-        lower = max(0.0, busy_ratio - reach) * busy_share(estimate.lower, scale.step_ratio / noise)
+        value = busy_ratio * share_of(estimate.value, scale.step_ratio)
+        lower = max(0.0, busy_ratio - reach) * share_of(estimate.lower, scale.step_ratio / noise)
         most = 1.0 if scale.foreign_load else min(1.0, busy_ratio + reach)
-        upper = most * busy_share(estimate.upper, scale.step_ratio * noise)
+        upper = most * share_of(estimate.upper, scale.step_ratio * noise)
         return estimate._replace(value=value, lower=min(lower, value), upper=max(upper, value))
 
     def _shifted(self, estimate: Estimate) -> Estimate:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cotenant.job_settings import JobSettings
 from predictor_service.features.device_scale import DeviceScale
 from predictor_service.features.devices import DeviceType
+from predictor_service.features.head_start import NO_HEAD_START
 from predictor_service.inference.calibrated_estimator import CalibratedEstimator
 from predictor_service.inference.estimator_cache import EstimatorCache
 from predictor_service.inference.job_estimator import JobEstimator
@@ -55,4 +56,5 @@ class DeviceEstimators:
 
         if not settings.input_wait_ms:
             return at_share(settings.input_wait_ratio)
-        return TimedWaitEstimator(settings, on_type, at_share)
+        head_start = NO_HEAD_START if self.scale is None else self.scale.head_start
+        return TimedWaitEstimator(settings, on_type, at_share, head_start)

@@ -4,8 +4,8 @@ Models know a wait as a share of a step, which is true where the step was measur
 job computes half as long and waits as long as before. So the share is that of the job without a wait on the device, as
 the training set counts it, and with it follows what models say of memory. The time of a step is the wait and what is
 computed on the device at hand: that of the job without a wait, longer by as much as models learned of jobs that wait
-(caches are cold after a wait: on the stand-in device by 7 % in the median). For that part of a step the device is as
-busy as without a wait.
+(caches are cold after a wait: on the stand-in device by 7 % in the median), and shorter where a wait gives it a head
+start. In that part of a step it keeps the device busy for as long as without a wait.
 
 A loader works sample by sample: a step of another batch waits in proportion to its samples.
 """
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cotenant.job_settings import JobSettings
+from predictor_service.features.head_start import HeadStart
 from predictor_service.features.memory_states import MemoryStates
 from predictor_service.inference.calibrated_estimator import busy_share
 from predictor_service.inference.job_estimator import JobEstimator
@@ -38,6 +39,7 @@ class TimedWaitEstimator(JobEstimator):
         settings: With a wait in milliseconds, of a step of their batch.
         on_type: The job on the device type that waits for a share of a step.
         at_share: The same on the device at hand; the share is that on the device type.
+        head_start: What a wait is worth on the device at hand.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class TimedWaitEstimator(JobEstimator):
         settings: JobSettings,
         on_type: Callable[[float], JobEstimator],
         at_share: Callable[[float], JobEstimator],
+        head_start: HeadStart,
     ) -> None:
         self._settings = settings
+        self._head_start = head_start
         self._on_type = on_type
         self._without_wait_on_type = on_type(0.0)
         self._at_share = at_share
@@ -77,12 +81,12 @@ class TimedWaitEstimator(JobEstimator):
     def utilization(self, batch: int) -> Estimate:
         """See `JobEstimator.utilization`; how long the job computes is not known exactly, so neither is the share.
 
-        The device is as busy as without the wait while the job computes, and idle while it waits: one step has one
-        length, and a job that is said to compute for 22 of its 40 ms is not said to need the device for 15 of them.
+        A step keeps the device busy for as long as one without the wait, and is itself longer: it has one length, and
+        a job that is said to compute for 22 of its 40 ms is not said to need the device for 15 of them.
         """
         busy, step = self._without_wait.utilization(batch), self._without_wait.step(batch)
-        computes = 1.0 - self._settings.at_batch(batch).input_wait_ms / self.step(batch).value
-        value, lower, upper = (computes * each for each in (busy.value, busy.lower, busy.upper))
+        computes = self._busy_ratio(batch) * step.value / self.step(batch).value
+        value, lower, upper = (min(1.0, computes * each) for each in (busy.value, busy.lower, busy.upper))
         lower, upper = _further(value, lower, step.lower / step.value), _further(value, upper, step.upper / step.value)
         return self._at(batch).utilization(batch)._replace(value=value, lower=lower, upper=upper)
 
@@ -129,9 +133,12 @@ class TimedWaitEstimator(JobEstimator):
 
     def _lengthened(self, busy: Estimate, batch: int, passes: int = 1) -> Estimate:
         """The time of a step from that of the job without a wait."""
-        wait_ms = passes * self._settings.at_batch(batch).input_wait_ms
-        ratio = self._busy_ratio(batch)
-        value, lower, upper = (wait_ms + ratio * each for each in (busy.value, busy.lower, busy.upper))
+        wait_ms = self._settings.at_batch(batch).input_wait_ms
+        ratio = self._busy_ratio(batch) / passes
+        value, lower, upper = (
+            passes * (wait_ms + self._head_start.computing_ms(ratio * each, wait_ms))
+            for each in (busy.value, busy.lower, busy.upper)
+        )
         return busy._replace(value=value, lower=lower, upper=upper)
 
     def _busy_ratio(self, batch: int) -> float:

@@ -6,7 +6,8 @@ input: what machines do differently shows more where both have gaps to work in. 
 steps take as long would stay in phase: the second one then waits longer.
 
 The windows alone say how long an anchor's step takes once more, half a minute later: the speed of a machine wanders
-within seconds, on a slowed core by a sixth from one second to the next.
+within seconds, on a slowed core by a sixth from one second to the next. Those in which it waits say what a wait is
+worth: the CPU time of a step there, beyond the share of the core that an anchor gets which never waits.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.measured_device import MeasuredDevice
 from cotenant_profiler.processor_weight import WeightedGroup
 from cotenant_profiler.worker_client import WorkerClient
+from predictor_service.features.head_start import NO_HEAD_START, HeadStart
 
 FIRST_PAIR_MS: Final = 6_000.0
 """Of the first pair with two forks on a third of a core (5.7 s): with less left nothing is begun."""
@@ -52,6 +54,27 @@ _REFERENCE_STEPS: Final = 4
 """Of the longer of both: how many of its steps alone the windows hold at least."""
 _COMPUTES_LEAST: Final = 0.1
 """Share of a window's step alone that computes: what is less says more of sleeping than of the network."""
+_HEAD_START_WINDOWS: Final = 3
+"""Fewer windows with a wait say nothing of what a wait is worth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowAlone:
+    """An anchor alone on the device, before or after a pair.
+
+    Attributes:
+        network: Of the anchor.
+        computing_ms: How long a step computed on average.
+        wait_ms: How long it was made to wait before.
+        processor_ms: CPU time of a step.
+        length_ms: Of the window.
+    """
+
+    network: str
+    computing_ms: float
+    wait_ms: float
+    processor_ms: float
+    length_ms: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,22 +83,36 @@ class PairFindings:
 
     Attributes:
         pairs: What anchors lost to each other, both directions of each.
-        alone: Windows in which an anchor ran alone: its network, what it computed a step, ms, and their length, ms.
+        alone: Windows in which an anchor ran alone.
     """
 
     pairs: list[AnchorPair] = field(default_factory=list)
-    alone: list[tuple[str, float, float]] = field(default_factory=list)
+    alone: list[WindowAlone] = field(default_factory=list)
 
-    def with_windows_alone(self, anchor: Anchor, window_ms: float) -> Anchor:
+    def head_start(self, anchors: Sequence[Anchor]) -> HeadStart:
+        """Return what a wait is worth where the CPU is the device: the median over the windows with one.
+
+        Args:
+            anchors: As they were measured before the pairs, without a wait; at least one.
+        """
+        share = statistics.median(anchor.utilization_ratio for anchor in anchors)
+        found = [each.processor_ms - share * each.computing_ms for each in self.alone if each.wait_ms]
+        if len(found) < _HEAD_START_WINDOWS:
+            return NO_HEAD_START
+        return HeadStart(device_ms=max(0.0, statistics.median(found)), share=share)
+
+    def with_windows_alone(self, anchor: Anchor, window_ms: float, head_start: HeadStart) -> Anchor:
         """Return an anchor with the step that all windows alone give, each by its length, in the geometric mean.
 
         Args:
             anchor: As it was measured before the pairs.
             window_ms: How long that took.
+            head_start: What windows with a wait got beyond the speed of the device.
         """
-        found = [(step_ms, length_ms) for network, step_ms, length_ms in self.alone if network == anchor.network]
-        logs = [0.0, *(math.log(step_ms / anchor.step_ms) for step_ms, _ in found)]
-        mean = statistics.fmean(logs, [window_ms, *(length_ms for _, length_ms in found)])
+        found = [each for each in self.alone if each.network == anchor.network]
+        steps_ms = [head_start.busy_step_ms(each.computing_ms, each.wait_ms) for each in found]
+        logs = [0.0, *(math.log(step_ms / anchor.step_ms) for step_ms in steps_ms)]
+        mean = statistics.fmean(logs, [window_ms, *(each.length_ms for each in found)])
         return replace(anchor, step_ms=anchor.step_ms * math.exp(mean))
 
 
@@ -172,19 +209,22 @@ def pairs_of(loads: Sequence[Load], together: Measurement) -> tuple[AnchorPair, 
     )
 
 
-def windows_alone(loads: Sequence[Load], together: Measurement, window_ms: float) -> list[tuple[str, float, float]]:
+def windows_alone(loads: Sequence[Load], together: Measurement, length_ms: float) -> list[WindowAlone]:
     """Return what the anchors computed a step in their windows alone; nothing where others used the device."""
     if together.foreign_ratio > _METHOD.foreign_ratio_max:
         return []
-    steps = [
-        (load.job.architecture, step_ms - load.wait_ms, step_ms)
-        for load, references_ms in zip(loads, together.references_ms, strict=True)
-        for step_ms in references_ms
-    ]
+    found = zip(loads, together.references_ms, together.references_processor_ms, strict=True)
     return [
-        (network, computed_ms, window_ms)
-        for network, computed_ms, step_ms in steps
-        if computed_ms >= _COMPUTES_LEAST * step_ms
+        WindowAlone(
+            network=load.job.architecture,
+            computing_ms=step_ms - load.wait_ms,
+            wait_ms=load.wait_ms,
+            processor_ms=processor_ms,
+            length_ms=length_ms,
+        )
+        for load, steps_ms, processors_ms in found
+        for step_ms, processor_ms in zip(steps_ms, processors_ms, strict=True)
+        if step_ms - load.wait_ms >= _COMPUTES_LEAST * step_ms
     ]
 
 

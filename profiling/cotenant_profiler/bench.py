@@ -41,6 +41,7 @@ class Measurement:
     Attributes:
         figures: One mapping per job.
         references_ms: Mean step times of the references, (before, after) each.
+        references_processor_ms: CPU time of such a step, likewise.
         foreign_ratio: Share of the device that other processes took, over all measurement windows.
         elsewhere_ratio: How busy the other cores were.
         flags: Reasons for doubt.
@@ -48,6 +49,7 @@ class Measurement:
 
     figures: tuple[dict[str, float], ...]
     references_ms: tuple[tuple[float, float], ...] = ()
+    references_processor_ms: tuple[tuple[float, float], ...] = ()
     foreign_ratio: float = 0.0
     elsewhere_ratio: float = 0.0
     flags: tuple[str, ...] = ()
@@ -111,6 +113,9 @@ class Bench:
         return Measurement(
             figures=tuple({**figures, **reported} for figures in main.figures),
             references_ms=tuple((_step_ms(old), _step_ms(new)) for old, new in zip(before, after, strict=True)),
+            references_processor_ms=tuple(
+                (_processor_ms(old), _processor_ms(new)) for old, new in zip(before, after, strict=True)
+            ),
             foreign_ratio=_over_time(
                 [measurement_window.window.foreign_ratio for measurement_window in windows], windows
             ),
@@ -212,6 +217,10 @@ class Bench:
 
 def _step_ms(measurement_window: _MeasurementWindow) -> float:
     return measurement_window.figures[0]["step_ms_mean"]
+
+
+def _processor_ms(measurement_window: _MeasurementWindow) -> float:
+    return measurement_window.figures[0]["utilization_ratio"] * _step_ms(measurement_window)
 
 
 def _over_time(ratios: Sequence[float], windows: Sequence[_MeasurementWindow]) -> float:

@@ -128,6 +128,9 @@ def _table(calibration: DeviceCalibration) -> str:
         )
         for anchor in calibration.anchors
     ]
+    if calibration.head_start_ms:
+        ahead = f"{format_ms(calibration.head_start_ms)} of computing beyond its share, as a CPU quota lets it save up"
+        rows.append(("after a wait", f"a job has {ahead}"))
     rows += [(f"{pair.victim} with {pair.other}", _pair_text(pair)) for pair in calibration.pairs]
     if missing := left_out(calibration):
         rows.append(("left out", f"{', '.join(missing)}: no time or memory was left, or others used the device"))

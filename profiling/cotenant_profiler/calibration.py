@@ -32,6 +32,7 @@ from cotenant_profiler.nvidia_device import NvidiaDevice
 from cotenant_profiler.worker_client import WorkerClient
 from predictor_service.features.anchor_networks import GPU_ANCHORS, STANDIN_ANCHORS, AnchorNetwork
 from predictor_service.features.devices import STANDIN_DEVICE
+from predictor_service.features.head_start import NO_HEAD_START
 
 Listener = Callable[[str], None]
 """Called with the name of every part before it is measured."""
@@ -233,6 +234,8 @@ def calibrate(
         measured = _measure_anchors(calibrator, anchor_networks(device))
         anchors = tuple(anchor for anchor, _ in measured)
         together = calibrator.measure_pairs(anchors)
+    # A process' CPU time is no time of a GPU, and no quota that a wait would leave unused holds one up.
+    head_start = NO_HEAD_START if isinstance(device, NvidiaDevice) else together.head_start(anchors)
     beyond_bytes = max((beyond for _, beyond in measured), default=0) - int(figures["context_bytes"])
     return DeviceCalibration(
         device=device_name(device),
@@ -243,11 +246,12 @@ def calibrate(
         copy_bytes_per_s=figures["copy_bytes_per_s"],
         launch_ms=figures["launch_ms"],
         host_steps_per_s=figures["host_steps_per_s"],
-        anchors=tuple(together.with_windows_alone(anchor, WINDOWS * WINDOW_MS) for anchor in anchors),
+        anchors=tuple(together.with_windows_alone(anchor, WINDOWS * WINDOW_MS, head_start) for anchor in anchors),
         driver=device.driver,
         framework=f"torch-{torch.__version__.partition('+')[0]}",
         foreign_load=calibrator.foreign_load,
         pairs=tuple(together.pairs),
+        head_start_ms=head_start.device_ms,
     ).checked(now_ms)
 
 

@@ -42,6 +42,26 @@ def paired(**change: Any) -> DeviceCalibration:
     return replace(calibration(), pairs=(pair, AnchorPair(victim="mlp", other="lenet", slowdown_ratio=0.0)))
 
 
+def test_a_head_start_survives_both_forms_and_a_record_without_the_figure_says_none() -> None:
+    found = replace(calibration(), head_start_ms=2.04)
+    assert read_calibration(write_calibration(found), NOW_MS) == found
+    assert read_calibration_message(calibration_message(found), NOW_MS) == found
+    before = json.loads(write_calibration(found)) | {"code_version": 4}
+    del before["head_start_ms"]
+    old = read_calibration(json.dumps(before), NOW_MS)
+    assert old == replace(calibration(), code_version=4)
+    assert old.is_stale(device=old.device, driver=old.driver)
+    message = calibration_message(found)
+    message.ClearField("head_start_ms")
+    assert read_calibration_message(message, NOW_MS).head_start_ms == 0.0
+
+
+@for_each("head_start_ms", [-0.01, 1_000.1, float("nan"), float("inf")])
+def test_a_head_start_that_no_quota_gives_is_refused(head_start_ms: float) -> None:
+    with pytest.raises(CalibrationError, match="head_start_ms"):
+        replace(calibration(), head_start_ms=head_start_ms).checked(NOW_MS)
+
+
 def test_what_anchors_lost_together_survives_both_forms() -> None:
     assert read_calibration(write_calibration(paired()), NOW_MS) == paired()
     assert read_calibration_message(calibration_message(paired()), NOW_MS) == paired()

@@ -42,6 +42,9 @@ def calibration_lines(calibration: resources_pb2.DeviceCalibration) -> list[str]
         f"{calibration.copy_bytes_per_s / 1e9:.1f} GB/s in copies; "
         f"context {quantities.format_gib(calibration.context_bytes)}",
     ]
+    if calibration.head_start_ms:
+        ahead = quantities.format_ms(calibration.head_start_ms)
+        lines.append(f"a job that waited for input has {ahead} of computing beyond its share, saved up in the wait")
     if calibration.pairs:
         lines.append(f"two together: {', '.join(_pair_text(pair) for pair in calibration.pairs)}")
     if calibration.foreign_load:
@@ -55,6 +58,7 @@ def calibration_facts(calibration: resources_pb2.DeviceCalibration | None, cause
     if calibration is not None:
         facts["foreign_load"] = calibration.foreign_load
         facts["busy_ratio"] = _busy_ratio(calibration)
+        facts["head_start_ms"] = calibration.head_start_ms
         facts["pairs"] = [
             {
                 "victim": pair.victim,

@@ -53,6 +53,13 @@ def test_the_calibration_is_shown_with_what_its_networks_lost_together() -> None
     assert [each["slowdown_ratio"] for each in calibration_facts(paired, "", 0)["pairs"]] == [0.48, 1.1]
 
 
+def test_the_demo_says_what_a_wait_is_worth_where_it_is_worth_something() -> None:
+    plain, ahead = (calibration_message(replace(calibration(), head_start_ms=found)) for found in (0.0, 2.04))
+    (line,) = set(calibration_lines(ahead)) - set(calibration_lines(plain))
+    assert line == "a job that waited for input has 2.04 ms of computing beyond its share, saved up in the wait"
+    assert [calibration_facts(each, "", 0)["head_start_ms"] for each in (plain, ahead)] == [0.0, 2.04]
+
+
 def exclusive_job(submitted_at_ms: int, steps: int) -> ExclusiveJob:
     return ExclusiveJob(submitted_at_ms=submitted_at_ms, start_up_ms=100, step_ms=10, steps=steps)
 

@@ -139,3 +139,20 @@ def test_an_anchor_that_waited_half_of_its_step_is_a_job_that_does(predictor: Pr
     assert (waiting.known_step_ms, waiting.known_utilization_ratio) == (20.0, 0.5)
     assert waiting.settings.input_wait_ratio == 0.5
     assert busy.key != waiting.key
+
+
+def test_an_anchor_with_a_head_start_needs_more_of_the_device_in_a_shorter_step(predictor: Predictor) -> None:
+    """It needs as much of the device a step as one without, which is what others lose to it."""
+    plain = paired(calibrated(DEVICE, busy_ratio=0.5), dict.fromkeys(WAITS, 0.3))
+    ahead = replace(plain, head_start_ms=1.0)
+    before, after = ({job.key: job for job in reference_jobs(found)} for found in (plain, ahead))
+    for key, job in after.items():
+        earlier = before[key]
+        saved_ms = 2.0 if job.settings.input_wait_ratio else 0.0
+        assert job.known_step_ms == pytest.approx((earlier.known_step_ms or 0.0) - saved_ms), key
+        busy_ms, earlier_ms = (
+            (each.known_step_ms or 0.0) * (each.known_utilization_ratio or 0.0) for each in (job, earlier)
+        )
+        assert busy_ms == pytest.approx(earlier_ms), key
+        waits_ms = [each.settings.input_wait_ratio * (each.known_step_ms or 0.0) for each in (job, earlier)]
+        assert waits_ms[0] == pytest.approx(waits_ms[1]), key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -101,6 +102,70 @@ def test_the_device_is_busy_for_the_part_of_the_predicted_step_that_the_job_does
     busy, timed = ask(predictor, JOB, found=found), ask(predictor, waiting(wait_ms), found=found)
     computes = 1 - wait_ms / timed.step_ms.value
     assert timed.utilization_ratio.value == pytest.approx(computes * busy.utilization_ratio.value)
+
+
+def held_up(predictor: Predictor, share: float, head_start_ms: float) -> DeviceCalibration:
+    """A device of which a job gets so much, and after a wait some more."""
+    found = slowed(predictor, 1 / share)
+    anchors = tuple(dataclasses.replace(each, utilization_ratio=share) for each in found.anchors)
+    return dataclasses.replace(found, anchors=anchors, head_start_ms=head_start_ms)
+
+
+@for_each("share", [1 / 3, 2 / 3])
+@for_each("wait_ms", [0.3, 6.0, 18.0, 3_000.0])
+def test_a_head_start_shortens_a_step_and_leaves_what_it_needs_of_the_device(
+    predictor: Predictor, share: float, wait_ms: float
+) -> None:
+    plain, ahead = (held_up(predictor, share, head_start_ms) for head_start_ms in (0.0, 2.0))
+    settings = (waiting(wait_ms), sharing(predictor, wait_ms))
+    for job in settings:
+        before, after = (ask(predictor, job, found=found) for found in (plain, ahead))
+        at_full_speed_ms = share * (before.step_ms.value - wait_ms)
+        saved_ms = before.step_ms.value - after.step_ms.value
+        most_ms = min(2.0 / share, wait_ms, before.step_ms.value - wait_ms - at_full_speed_ms)
+        assert saved_ms == pytest.approx(most_ms, rel=1e-3), "of a step of a share a wait of about as long is a part"
+        assert after.step_ms.lower <= after.step_ms.value <= after.step_ms.upper
+        assert after.step_ms.lower >= wait_ms if job.input_wait_ms else True
+        busy_ms = [each.utilization_ratio.value * each.step_ms.value for each in (before, after)]
+        assert busy_ms[1] == pytest.approx(busy_ms[0])
+        share_of = after.utilization_ratio
+        assert 0 <= share_of.lower <= share_of.value <= share_of.upper <= 1
+
+
+def test_a_head_start_is_nothing_to_a_job_that_never_waits_or_a_device_that_nothing_holds_up(
+    predictor: Predictor,
+) -> None:
+    for job, share in ((JOB, 1 / 3), (waiting(18.0), 1.0), (sharing(predictor, 18.0), 1.0)):
+        before, after = (
+            ask(predictor, job, found=held_up(predictor, share, head_start_ms)) for head_start_ms in (0.0, 2.0)
+        )
+        for name in ("step_ms", "utilization_ratio"):
+            assert getattr(after, name)[:3] == pytest.approx(getattr(before, name)[:3]), name
+
+
+def test_a_longer_wait_never_makes_a_step_shorter(predictor: Predictor) -> None:
+    found = held_up(predictor, 1 / 3, 2.0)
+    steps = [ask(predictor, waiting(wait_ms), found=found).step_ms for wait_ms in (1e-3, 1.0, 3.0, 6.0, 7.0, 18.0)]
+    for less, more in itertools.pairwise(steps):
+        assert less.value <= more.value + 1e-6
+
+
+def test_passes_that_each_wait_each_have_a_head_start(predictor: Predictor) -> None:
+    for job in (waiting(64.0), sharing(predictor, 64.0)):
+        before, after = (
+            ask(predictor, job, found=held_up(predictor, 1 / 3, head_start_ms), micro_batch_sizes=(16,))
+            for head_start_ms in (0.0, 0.1)
+        )
+        saved_ms = before.micro_batches[0].step_ms.value - after.micro_batches[0].step_ms.value
+        assert saved_ms == pytest.approx(4 * 0.3)
+
+
+def test_jobs_with_a_head_start_cost_each_other_more(predictor: Predictor) -> None:
+    jobs = [dataclasses.replace(each, settings=waiting(18.0)) for each in pair_jobs(predictor)]
+    plain, ahead = (
+        slowdowns(predictor, jobs, held_up(predictor, 1 / 3, head_start_ms)) for head_start_ms in (0.0, 2.0)
+    )
+    assert all(more > less for less, more in zip(plain, ahead, strict=True))
 
 
 def test_how_long_is_computed_is_not_known_exactly_so_neither_is_the_share(predictor: Predictor) -> None:

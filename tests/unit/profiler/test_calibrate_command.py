@@ -28,6 +28,13 @@ def test_a_network_that_the_minute_had_no_time_for_is_named_with_the_pairs() -> 
     assert "lstm, pairs of networks: no time or memory was left, or others used the device" in _table(cut)
 
 
+def test_what_a_wait_is_worth_is_said_where_it_is_worth_something() -> None:
+    ahead = dataclasses.replace(WHOLE, head_start_ms=2.04)
+    (line,) = set(_table(ahead).splitlines()) - set(_table(WHOLE).splitlines())
+    assert line.split(maxsplit=3)[:3] == ["after", "a", "wait"]
+    assert "2.04 ms of computing beyond its share" in line
+
+
 def test_a_gpu_is_judged_by_the_networks_of_gpus() -> None:
     anchors = tuple(anchor_of(network, step_ms=5.0) for network in GPU_ANCHORS[1:])
     record = dataclasses.replace(calibration(device="NVIDIA L4"), anchors=anchors, pairs=(PAIR,))

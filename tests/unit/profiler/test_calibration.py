@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 from cotenant_profiler import bench, system_clock
 from cotenant_profiler import calibration as module
-from cotenant_profiler.anchor_pairs import FIRST_PAIR_MS, PairFindings, planned_pairs, windows_alone
+from cotenant_profiler.anchor_pairs import FIRST_PAIR_MS, PairFindings, WindowAlone, planned_pairs
 from cotenant_profiler.anchor_pairs import pairs_of as measured_pairs
 from cotenant_profiler.calibration import PARTS, CalibrationTimeError, calibrate
 from cotenant_profiler.errors import ForkRefusedError, OutOfMemoryError, WorkerError
@@ -208,27 +208,20 @@ def test_a_pair_during_which_the_device_changed_its_speed_is_not_believed(after_
     assert bool(measured_pairs(loads, found)) is is_believed
 
 
-def test_an_anchors_step_is_that_of_all_its_windows_alone_without_what_it_was_made_to_wait() -> None:
-    loads = [
-        bench.Load(job=JobSpec(architecture="resnet", batch=8), wait_ms=12.0),
-        bench.Load(job=JobSpec(architecture="mlp", batch=8)),
-    ]
-    found = bench.Measurement(figures=(), references_ms=((20.0, 28.0), (12.1, 7.0)))
-    alone = windows_alone(loads, found, 500)
-    assert alone == [("resnet", 8.0, 500), ("resnet", 16.0, 500), ("mlp", 12.1, 500), ("mlp", 7.0, 500)]
-    reference = Anchor(network="resnet", graph_sha256="0" * 64, batch_size=8, step_ms=16.0, memory_peak_bytes=1)
-    # Half of the time at 16, a quarter at 8, a quarter at 16.
-    assert PairFindings(alone=alone).with_windows_alone(reference, 1_000).step_ms == pytest.approx(16.0 / 2.0**0.25)
-    assert PairFindings().with_windows_alone(reference, 1_000) == reference
-
-
-@pytest.mark.parametrize(("foreign_ratio", "step_ms"), [(0.2, 20.0), (0.0, 13.0)])
-def test_a_window_alone_with_others_on_the_device_or_with_hardly_a_step_in_it_says_nothing(
-    foreign_ratio: float, step_ms: float
+@pytest.mark.parametrize(("is_gpu", "head_start_ms"), [(False, 1.6), (True, 0.0)])
+def test_a_calibration_holds_the_head_start_of_a_core_and_none_of_a_gpu(
+    is_gpu: bool, head_start_ms: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loads = [bench.Load(job=JobSpec(architecture="resnet", batch=8), wait_ms=12.0)]
-    found = bench.Measurement(figures=(), references_ms=((step_ms, step_ms),), foreign_ratio=foreign_ratio)
-    assert windows_alone(loads, found, 500) == []
+    """The CPU time of a GPU's processes says nothing of the time of the device."""
+    if is_gpu:
+        monkeypatch.setattr(module, "NvidiaDevice", Machine)
+        monkeypatch.setattr(Machine, "name", "NVIDIA H200", raising=False)
+    windows = [
+        WindowAlone(network="resnet", computing_ms=6.0, wait_ms=5.0, processor_ms=7.0, length_ms=1.0) for _ in range(3)
+    ]
+    monkeypatch.setattr(module, "measure_pairs", lambda *_, **__: PairFindings(alone=windows))
+    record = calibrated(Machine(seconds_of=QUICK), monkeypatch)
+    assert record.head_start_ms == pytest.approx(head_start_ms)
 
 
 @pytest.mark.parametrize(("lost", "slowdowns"), [(-0.02, [0.0] * len(BOTH_WAYS)), (-0.1, [])])
