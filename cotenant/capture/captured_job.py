@@ -33,6 +33,7 @@ _MEMORY_LEAST_BYTES: Final = 2 << 30
 _WAIT_LEAST_MS: Final = 0.1
 _WAIT_LEAST_RATIO: Final = 0.005
 _PER_DECADE: Final = 10
+_SAME_TORCH: Final = "install the script's torch here too"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +170,14 @@ def convert(folder: Path, torch_version: str, held_bytes: int = 0) -> bytes:
             raise NotCapturedError(COMPLEX_NUMBERS, remedy=MEASURED)
         raise NotCapturedError(
             f"the export of the script's torch {torch_version} could not be converted here: {told[:500]}",
-            remedy=BY_HAND if torch_version == _torch_here() else f"install the script's torch here too, or {BY_HAND}",
+            remedy=BY_HAND if _release(torch_version) == _release(_torch_here()) else f"{_SAME_TORCH}, or {BY_HAND}",
         )
     return read_graph(target)
+
+
+def _release(version: str) -> str:
+    """A version without what it was built for: of `2.13.0+cu130` and `2.13.0+cpu` one converts what the other wrote."""
+    return version.partition("+")[0]
 
 
 def _torch_here() -> str:
@@ -239,6 +245,11 @@ def _notes(result: Mapping[str, Any], wait_ms: float) -> list[str]:
             bool(result["frozen_parameters"]),
             f"networks that do not learn ({_count(result['frozen_parameters'])} parameters) run with it: their weights "
             "are counted, what they compute is not, so that a step takes longer than predicted",
+        ),
+        (
+            bool(result["asked_calls"]),
+            f"until then the network was called {result['asked_calls']} times without gradients (a rollout, generation, "
+            "validation): where this belongs to every step, one takes longer than predicted",
         ),
         (
             bool(result["frozen_inside"]),

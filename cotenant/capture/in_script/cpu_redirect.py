@@ -81,7 +81,7 @@ def _device_mode(torch: Any, requested: Requested) -> Any:
                 return args[0]
             if func is torch.device:
                 # One device, whose number may stand next to "cuda" or alone: without a GPU torch refuses the latter.
-                named = {**dict(zip(("type", "index"), args, strict=False)), **(kwargs or {})}
+                named = {**dict(zip(("type", "index"), args)), **(kwargs or {})}  # noqa: B905 (Python 3.8 has no strict)
                 device = _by_name(named.get("type", named.get("device")))
                 made = to_cpu(device)
                 return func(*args, **(kwargs or {})) if made is device else made

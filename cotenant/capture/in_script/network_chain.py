@@ -55,7 +55,11 @@ def _with_plain_output(torch: Any, network: Any) -> Any:
 
     @functools.wraps(forward)
     def tensors_alone(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        return tuple(outputs_of(torch, forward(*args, **kwargs)))
+        answer = forward(*args, **kwargs)
+        found = tuple(outputs_of(torch, answer))
+        if not found:
+            raise ValueError(f"it answers no tensor that can be found: {type(answer).__name__}")
+        return found
 
     network.forward = tensors_alone
     return network

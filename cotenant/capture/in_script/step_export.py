@@ -129,6 +129,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "parameters": sum(each.numel() for each in covered.values()),
         "covered_ratio": both / total if total else 0.0,
         "frozen_parameters": sum(each.numel() for network in answering for each in network.parameters()),
+        "asked_calls": sum(recorder.asked.get(key, 0) for key in modules),
         "frozen_inside": sum(each.numel() for each in covered.values() if not each.requires_grad),
         "held_bytes": held if held > SMALL_RATIO * bytes_of(learned) else 0,
         "world_size": distributed.get_world_size() if is_parallel else 1,

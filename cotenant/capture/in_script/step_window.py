@@ -3,6 +3,8 @@
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 IN_A_LIST = -1
@@ -123,12 +125,19 @@ def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> list[Any]:
     for leaf in torch.utils._pytree.tree_flatten(values)[0]:
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
-        elif depth and not isinstance(leaf, type):
-            names = getattr(leaf, "__dataclass_fields__", ())
-            if isinstance(leaf, torch.distributions.Distribution):
-                names = vars(leaf)
-            found += outputs_of(torch, [getattr(leaf, name, None) for name in names], depth - 1)
+        elif depth:
+            found += outputs_of(torch, _parts_of(torch, leaf), depth - 1)
     return found
+
+
+def _parts_of(torch: Any, record: Any) -> list[Any]:
+    """What lies in an object that torch takes for one value, as classes of answers do that libraries define."""
+    if isinstance(record, Mapping):
+        return list(record.values())
+    if isinstance(record, (type, ModuleType, torch.nn.Module)):
+        return []
+    names = getattr(record, "__dataclass_fields__", ())  # also of those that have slots
+    return [getattr(record, name, None) for name in names or getattr(record, "__dict__", ())]
 
 
 class Step:

@@ -55,6 +55,7 @@ RESULT: dict[str, Any] = {
     "batch_dimension": 0,
     "batch_fixed_at": "",
     "frozen_parameters": 0,
+    "asked_calls": 0,
     "frozen_inside": 0,
     "loaded_batch_size": 0,
     "closures": 1,
@@ -182,6 +183,11 @@ def test_numbers_that_were_taken_as_they_were_are_named() -> None:
     assert note.startswith("the network reads queue_ptr, count as a number, which it keeps and changes")
 
 
+def test_calls_without_gradients_are_told_since_no_prediction_has_them() -> None:
+    (note,) = captured_job._notes({**RESULT, "asked_calls": 17}, 0.0)
+    assert note.startswith("until then the network was called 17 times without gradients (a rollout, generation")
+
+
 def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
     (note,) = captured_job._notes({**RESULT, "micro_batch_size": 374, "loaded_batch_size": 32}, 0.0)
 
@@ -209,15 +215,22 @@ def test_what_is_predicted_as_something_simpler_is_told(fact: str, note: str) ->
     assert not captured_job._notes(RESULT, 0.0)
 
 
-@pytest.mark.parametrize(("is_same", "advised"), [(True, "export it by hand"), (False, "install the script's torch")])
+@pytest.mark.parametrize(
+    ("version", "advised"),
+    [
+        ("{here}", "export it by hand"),
+        ("{here}+cu130", "export it by hand"),
+        ("1.0", "install the script's torch"),
+    ],
+)
 def test_another_torch_is_advised_only_where_the_script_has_another_one(
-    is_same: bool, advised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str, advised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = subprocess.CompletedProcess[str]([], 1, "", "error: cannot convert export.pt2: no such operator\n")
     monkeypatch.setattr(programs, "run_captured", lambda *_, **__: refused)
-    version = importlib.metadata.version("torch") if is_same else "1.0"
+    here = importlib.metadata.version("torch").partition("+")[0]
     with pytest.raises(NotCapturedError, match="no such operator") as caught:
-        captured_job.convert(tmp_path, version)
+        captured_job.convert(tmp_path, version.format(here=here))
     assert caught.value.remedy.startswith(advised)
 
 

@@ -72,6 +72,20 @@ def test_the_batches_that_loaders_hand_out_between_two_steps_are_counted(tmp_pat
     assert (window.accumulation, window.loaded_batches) == (3, 3)
 
 
+def test_calls_without_gradients_of_what_learns_are_counted_and_those_of_what_does_not_are_none(tmp_path: Path) -> None:
+    network, frozen = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2).requires_grad_(False)
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    try:
+        with torch.no_grad():
+            for each in (network, network, frozen):
+                each(torch.ones(2, 4))
+        network(torch.ones(2, 4))
+    finally:
+        recorder.uninstall()
+    assert recorder.asked == {id(network): 2}
+
+
 class Wrapper(torch.optim.Optimizer):
     """Holds the parameters of another optimizer, which alone steps, as SAM and Lookahead do."""
 
