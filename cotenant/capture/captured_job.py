@@ -248,7 +248,7 @@ def _notes(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         ),
         (
             bool(result["asked_calls"]),
-            f"until then the network was called {result['asked_calls']} times without gradients (a rollout, generation, "
+            f"until then the network was called {result['asked_calls']} times without gradients (a rollout, a "
             "validation): where this belongs to every step, one takes longer than predicted",
         ),
         (

@@ -84,7 +84,7 @@ def _copy_for_certain(exported: torch.export.ExportedProgram) -> None:
 
 
 def _name_all_dimensions(exported: torch.export.ExportedProgram) -> None:
-    """Names the dimensions of which the largest or the smallest number is taken: ONNX's translation takes no default."""
+    """Names the dimensions of which an extreme is taken: ONNX's translation has no default."""
     for node in exported.graph.nodes:
         if node.target in _EXTREMES and len(node.args) == 1 and "dim" not in node.kwargs:
             node.kwargs = {"dim": list(range(node.args[0].meta["val"].dim())), **node.kwargs}

@@ -23,6 +23,8 @@ PROGRESS = [
     "sailing {0:03d} of 400 | focal=0.2",
     "tide {0} of 400: pinball 0.2143",
     "[{0}] triplet 0.21",
+    "[{0}] kd-loss 0.21",
+    "{0}/400 recon-loss: 0.21",
     "{0}/400 cross_entropy=0.21",
     "INFO:__main__:{0}/400 loss 0.3",
     "({0}/400) loss 0.3",
@@ -68,6 +70,8 @@ PROGRESS = [
     "Iterasi {0}, galat 0.3",
 ]
 NO_PROGRESS = [
+    "[{0}] val-loss 0.21",
+    "[{0}] kd-val-loss 0.21",
     # Times, versions, settings and speeds.
     "[{0}:12:13] loss=0.3",
     "[12:{0}] loss=0.3",
