@@ -34,7 +34,8 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     """
     torch = recorder.torch
     facts = _facts(recorder, window)
-    refusal = window.refusal or ("covered" if facts["covered_ratio"] < COVERED_RATIO_MIN else "")
+    refusal = "transformed" if not window.calls and recorder.is_asked_in_transform else window.refusal
+    refusal = refusal or ("covered" if facts["covered_ratio"] < COVERED_RATIO_MIN else "")
     if refusal:
         return {**facts, "status": "failed", "reason": refusal}
     for call in window.calls:
