@@ -3,16 +3,12 @@
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
+
+from .argument_records import RECORDS_DEEP, fields_of, open_records
 
 IN_A_LIST = -1
 """Where samples lie that no dimension of a tensor has."""
-RECORDS_DEEP = 3
-"""So far records within records are looked into: one may refer to itself."""
-
-
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "_FabricModule", "FullyShardedDataParallel", "DeepSpeedEngine")
 
 
@@ -37,8 +33,9 @@ class Call:
 
     Attributes:
         module: The network, unwrapped.
-        args: Positional arguments, tensors detached.
-        kwargs: Named arguments, tensors detached.
+        args: Positional arguments, tensors detached, objects that hold some as records.
+        kwargs: Named arguments, alike.
+        has_records: Whether there are such objects.
         outputs: Tensors of its output, detached: kept, so that no other tensor gets their place in memory.
         group: Number of backward passes before it.
         inside_step: Number of the optimizer step that called it from a closure; 0 = none.
@@ -55,7 +52,8 @@ class Call:
 
     def __init__(self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int) -> None:
         self.module = unwrapped(module)
-        self.args, self.kwargs = _detached(torch, arguments)
+        opened, self.has_records = open_records(torch, arguments)
+        self.args, self.kwargs = _detached(torch, opened)
         self.outputs: list[Any] = []
         self.group = group
         self.inside_step = inside_step
@@ -126,18 +124,8 @@ def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> list[Any]:
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
         elif depth:
-            found += outputs_of(torch, _parts_of(torch, leaf), depth - 1)
+            found += outputs_of(torch, list(fields_of(torch, leaf).values()), depth - 1)
     return found
-
-
-def _parts_of(torch: Any, record: Any) -> list[Any]:
-    """What lies in an object that torch takes for one value, as classes of answers do that libraries define."""
-    if isinstance(record, Mapping):
-        return list(record.values())
-    if isinstance(record, (type, ModuleType, torch.nn.Module)):
-        return []
-    names = getattr(record, "__dataclass_fields__", ())  # also of those that have slots
-    return [getattr(record, name, None) for name in names or getattr(record, "__dict__", ())]
 
 
 class Step:
