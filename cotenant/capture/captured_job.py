@@ -6,7 +6,7 @@ import importlib.metadata
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -135,12 +135,24 @@ def capture_script(
         memory_bytes=memory_bytes or usual_memory_bytes(),
         cpu_s=cpu_s,
     )
+    outcome = _run(plan)
+    if isinstance(outcome, ScriptOutcome) and outcome.may_want_gpu:
+        told = _run(replace(plan, has_gpu=True))
+        # What it said first is nearer to what its owner knows.
+        outcome = outcome if isinstance(told, ScriptOutcome) else told
+    if isinstance(outcome, ScriptOutcome):
+        raise why_not(plan, outcome)
+    return outcome
+
+
+def _run(plan: ScriptPlan) -> CapturedJob | ScriptOutcome:
+    """Returns what was captured, or what became of the script where nothing was."""
     with capture_folder() as folder:
         outcome = run_script(plan, folder)
         if outcome.status == NOT_ALLOWED_STATUS and outcome.not_isolated:
             raise OverlayRefusedError(outcome.not_isolated)
         if outcome.result.get("status") != "captured":
-            raise why_not(plan, outcome)
+            return outcome
         return _as_job(outcome, convert(folder, outcome.result["torch_version"], outcome.result["held_bytes"]))
 
 
@@ -348,7 +360,8 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
         ),
         (
             result["cuda_asked"],
-            "the script asks whether there is a GPU: what it decides by that was seen as without one",
+            "the script asks whether there is a GPU: what it decides by that was seen as "
+            + ("with one, for it ends where there is none" if result["has_gpu"] else "without one"),
         ),
         (
             wait_ms > 0,

@@ -38,6 +38,12 @@ _DEPENDS_ON_VALUES: Final = re.compile(
     r"data-dependent expression.*Caused by: \((?:.*/)?([^/\n]{1,100}):([0-9]{1,9}) in (\w{1,100})\)", re.DOTALL
 )
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_USAGE_STATUS: Final = 2
+"""Of argparse and of click."""
+_USAGE: Final = re.compile(
+    r"(?:^|: )(?:error: (?:the following arguments are|one of the arguments|argument |unrecognized arg|ambiguous opt)"
+    r"|Error: (?:Missing|No such|Got unexpected) )"
+)
 _IN_THE_SCRIPT: Final = re.compile(
     r'The following call raised this error:\s+File "(?:[^"]*/)?([^"/]+)", line ([0-9]{1,9}), in (\w{1,100})'
 )
@@ -132,7 +138,9 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
         return NotCapturedError(f"the script {how}: {cause}", remedy=f"export {name}=VALUE; submit: --env {name}=VALUE")
     if notebook := next((word for word in plan.command if word.endswith(NOTEBOOK)), ""):
         return NotCapturedError(f"{harmless(notebook)} is a notebook, and no script", remedy=as_script(notebook))
-    remedy = "make it run on the CPU for two steps, or submit it without a graph: then it is measured"
+    remedy = f"make it run on the CPU for two steps, or {MEASURED}"
+    if status == _USAGE_STATUS and _USAGE.search(last) is not None:
+        remedy = "write behind the script what you give it when you start it yourself"
     told = f": {harmless(last)[:_TOLD_CHARACTERS]}" if last else ""
     return NotCapturedError(f"the script {how} before its second optimizer step{told}", remedy=remedy, log=outcome.log)
 

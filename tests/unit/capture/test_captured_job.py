@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from cotenant.capture.captured_files import write_job
 from cotenant.capture.in_script.step_export import EXPORT_FILE
 from cotenant.capture.in_script.step_window import IN_A_LIST
 from cotenant.capture.reasons import NotCapturedError
-from cotenant.capture.script_run import ScriptOutcome
+from cotenant.capture.script_run import ScriptOutcome, ScriptPlan
 from cotenant.graph_file import read_graph
 from cotenant.job_settings import INPUT_WAIT_MS_MAX
 
@@ -62,6 +63,7 @@ RESULT: dict[str, Any] = {
     "loaded_batches": 0,
     "networks": ["Net"],
     "cuda_asked": False,
+    "has_gpu": False,
 }
 
 
@@ -92,6 +94,46 @@ def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
     write_job(job, ["python", "train.py"], tmp_path, files)
     written = yaml.safe_load(files[1].read_text())
     assert set(written) == {"name", "command", "working_directory", "graph", "settings"}
+
+
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_a_script_that_ends_where_there_is_no_gpu_is_run_again_as_with_one(
+    is_captured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    ended = replace(outcome_with({}, log="needs a GPU\n"), result={}, status=1, has_stepped=False, has_asked_gpu=True)
+
+    def run(plan: ScriptPlan, folder: Path) -> ScriptOutcome:
+        asked.append(plan.has_gpu)
+        told = outcome_with({"cuda_asked": True, "has_gpu": True})
+        return told if plan.has_gpu and is_captured else replace(ended, log=f"{ended.log}{'again' * plan.has_gpu}")
+
+    monkeypatch.setattr(programs, "require_programs", lambda *words: None)
+    monkeypatch.setattr(captured_job, "run_script", run)
+    monkeypatch.setattr(captured_job, "convert", lambda *words: read_graph(GRAPH))
+    if is_captured:
+        job = captured_job.capture_script(["python", "train.py"], directory=tmp_path, environment={})
+        assert job.notes[-1].endswith("was seen as with one, for it ends where there is none")
+    else:
+        with pytest.raises(NotCapturedError, match="step: needs a GPU\n"):
+            captured_job.capture_script(["python", "train.py"], directory=tmp_path, environment={})
+    assert asked == [False, True]
+
+
+def test_a_script_that_fails_without_having_asked_for_a_gpu_is_run_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def run(plan: ScriptPlan, folder: Path) -> ScriptOutcome:
+        asked.append(plan.has_gpu)
+        return replace(outcome_with({}), result={}, status=1, has_stepped=False)
+
+    monkeypatch.setattr(programs, "require_programs", lambda *words: None)
+    monkeypatch.setattr(captured_job, "run_script", run)
+    with pytest.raises(NotCapturedError):
+        captured_job.capture_script(["python", "train.py"], directory=tmp_path, environment={})
+    assert asked == [False]
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,23 @@ def outcome(**facts: Any) -> ScriptOutcome:
 
 
 @for_each(
+    ("last", "is_usage"),
+    [
+        ("train.py: error: the following arguments are required: data", True),
+        ("train.py: error: argument --lr: invalid float value: 'x'", True),
+        ("train.py: error: unrecognized arguments: --epoch 3", True),
+        ("Error: Missing option '--data'.", True),
+        ("RuntimeError: error: argument of the kernel", False),
+        ("data error: 3", False),
+    ],
+)
+def test_a_script_that_misses_arguments_is_to_be_given_them(last: str, is_usage: bool) -> None:
+    for status in (1, 2):
+        told = why_not(PLAN, outcome(status=status, log=f"usage: train.py data\n{last}\n"))
+        assert told.remedy.startswith("write behind the script what") is (is_usage and status == 2)
+
+
+@for_each(
     ("facts", "told"),
     [
         ({}, "ended before its second optimizer step"),
