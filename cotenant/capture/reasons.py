@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -41,8 +42,11 @@ _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'
 _USAGE_STATUS: Final = 2
 """Of argparse and of click."""
 _USAGE: Final = re.compile(
-    r"(?:^|: )(?:error: (?:the following arguments are|one of the arguments|argument |unrecognized arg|ambiguous opt)"
+    r"(?:^|: )(?:error: (?:the following arguments are|one of the arguments|argument \S+: |unrecognized arg)"
     r"|Error: (?:Missing|No such|Got unexpected) )"
+)
+_HIDDEN: Final = re.compile(
+    r"(?:ImportError: cannot import name '\w+' from|AttributeError: module) '([\w.]+)' \(?.*?((?:/[^/()'\n]+)+\.py)"
 )
 _IN_THE_SCRIPT: Final = re.compile(
     r'The following call raised this error:\s+File "(?:[^"]*/)?([^"/]+)", line ([0-9]{1,9}), in (\w{1,100})'
@@ -122,6 +126,9 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
         if any(sign in _end_of(outcome.log) for sign in signs):
             return NotCapturedError(f"the script {how}: {cause}", remedy=f"{remedy}; else {BY_HAND}", log=outcome.log)
     last = _last_words(outcome.log)
+    if (hidden := _HIDDEN.search(last)) and hidden[1].partition(".")[0] in sys.stdlib_module_names:
+        cause = harmless(f"{hidden[2]} stands in front of Python's own module {hidden[1]}")
+        return NotCapturedError(f"the script {how}: {cause}", remedy=harmless(f"rename {hidden[2]}"), log=outcome.log)
     if missing := _NO_MODULE.match(last):
         cause = f"{harmless(plan.command[0])} has no module named {missing[1]}"
         return NotCapturedError(f"the script {how}: {cause}", remedy=_OTHER_PYTHON, log=outcome.log)

@@ -109,6 +109,14 @@ def test_a_script_that_misses_arguments_is_to_be_given_them(last: str, is_usage:
         ),
         ({"status": 1, "log": "Traceback\n\x1b[31mValueError\n\n"}, "step: \ufffd[31mValueError"),
         (
+            {"status": 1, "log": "ImportError: cannot import name 'Queue' from 'queue' (/home/me/my work/queue.py)\n"},
+            "/home/me/my work/queue.py stands in front of Python's own module queue",
+        ),
+        (
+            {"status": 1, "log": "ImportError: cannot import name 'Queue' from 'mine' (/home/me/mine.py)\n"},
+            "step: ImportError: cannot import name 'Queue' from 'mine'",
+        ),
+        (
             {"status": 1, "log": "Traceback\nModuleNotFoundError: No module named 'torch.x'\n"},
             "the script failed (exit 1): python has no module named torch.x",
         ),
