@@ -15,6 +15,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from .hidden_modules import uncover_modules
 from .result_file import write_result
 from .step_export import export_step
 from .step_window import Call, Step, awaited, find_window, freeze_what_only_answers, is_in_transform, unwrapped
@@ -226,6 +227,7 @@ class Recorder:
         if not _is_first_rank(self.torch):
             write_nothing()
         self.uninstall()
+        uncover_modules()
         for each in self.learned.values():
             each.requires_grad_(True)  # in the turn of another optimizer they may be laid off
         try:
