@@ -50,7 +50,9 @@ class _Closing:
 
 
 def open_records(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> tuple[Any, bool]:
-    """Returns nested values with a `Record` for each object that holds tensors, and whether there was any.
+    """Returns nested values with a `Record` for each object that holds tensors, and whether there are any objects.
+
+    Torch exports no argument that is an object, also where there are no tensors in it.
 
     Args:
         torch: The script's.
@@ -58,18 +60,19 @@ def open_records(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> tuple[An
         depth: So many records may lie in each other.
     """
     _register(torch)
-    found: list[Record] = []
+    plain = (torch.Tensor, int, float, complex, str, type(None), torch.dtype, torch.device)
+    objects: list[Any] = []
 
     def opened(leaf: Any) -> Any:
-        fields = {} if isinstance(leaf, torch.Tensor) or not depth else fields_of(torch, leaf)
+        if isinstance(leaf, plain):
+            return leaf
+        objects.append(leaf)
+        fields = fields_of(torch, leaf) if depth else {}
         fields = {name: open_records(torch, value, depth - 1)[0] for name, value in fields.items()}
         leaves = torch.utils._pytree.tree_flatten(fields)[0]
-        if not any(isinstance(each, torch.Tensor) for each in leaves):
-            return leaf
-        found.append(Record(leaf, fields))
-        return found[-1]
+        return Record(leaf, fields) if any(isinstance(each, torch.Tensor) for each in leaves) else leaf
 
-    return torch.utils._pytree.tree_map(opened, values), bool(found)
+    return torch.utils._pytree.tree_map(opened, values), bool(objects)
 
 
 def close_records(torch: Any, values: Any) -> Any:

@@ -37,7 +37,7 @@ def chain_of(
     if len(calls) == 1:
         calls = [copy.copy(calls[0])]
         calls[0].kwargs = {name: value for name, value in calls[0].kwargs.items() if name not in left_out}
-        if not _takes_any_name(calls[0]) and not calls[0].has_records:
+        if not _takes_any_name(calls[0]) and not calls[0].has_objects:
             args, kwargs = torch.utils._pytree.tree_map(enlarge, (tuple(calls[0].args), calls[0].kwargs))
             return _with_plain_output(torch, calls[0].module), args, kwargs
     wiring = _Wiring(torch, calls)

@@ -35,7 +35,7 @@ class Call:
         module: The network, unwrapped.
         args: Positional arguments, tensors detached, objects that hold some as records.
         kwargs: Named arguments, alike.
-        has_records: Whether there are such objects.
+        has_objects: Whether any of them is an object, which torch exports none of.
         outputs: Tensors of its output, detached: kept, so that no other tensor gets their place in memory.
         group: Number of backward passes before it.
         inside_step: Number of the optimizer step that called it from a closure; 0 = none.
@@ -52,7 +52,7 @@ class Call:
 
     def __init__(self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int) -> None:
         self.module = unwrapped(module)
-        opened, self.has_records = open_records(torch, arguments)
+        opened, self.has_objects = open_records(torch, arguments)
         self.args, self.kwargs = _detached(torch, opened)
         self.outputs: list[Any] = []
         self.group = group

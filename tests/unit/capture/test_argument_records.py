@@ -88,9 +88,21 @@ def test_the_batch_of_an_object_stays_open_in_the_graph(kind: str, tmp_path: Pat
     assert [graph.at_batch(batch).forward_macs for batch in (1, 8)] == [WIDTH * CLASSES, 8 * WIDTH * CLASSES]
 
 
+@pytest.mark.parametrize("constant", [SimpleNamespace(width=3), torch.relu, SimpleNamespace, len])
+def test_what_has_no_tensors_is_a_constant_of_the_graph(constant: Any, tmp_path: Path) -> None:
+    class Given(Taking):
+        def forward(self, batch: Any, given: Any) -> Tensor:  # type: ignore[override]
+            answer: Tensor = self.layer(given(batch) if given is torch.relu else batch)
+            return answer
+
+    assert export_network(torch, Given(), (torch.ones(ROWS, WIDTH), constant), {}, tmp_path) == ROWS
+    assert describe_graph(convert(tmp_path / EXPORT_FILE)).at_batch(8).forward_macs == 8 * WIDTH * CLASSES
+
+
 def test_an_object_is_put_together_with_other_tensors_and_stays_what_it_was() -> None:
     own = Graphs(torch.ones(2))
     opened, is_any = open_records(torch, (own, "word"))
+    assert open_records(torch, (torch.ones(2), "word", None, 3, torch.float32))[1] is False
     doubled = torch.utils._pytree.tree_map(lambda leaf: leaf * 2 if isinstance(leaf, Tensor) else leaf, opened)
     made, word = close_records(torch, doubled)
     assert (is_any, word, type(made), own.x.tolist(), made.x.tolist()) == (True, "word", Graphs, [1, 1], [2, 2])
@@ -98,9 +110,7 @@ def test_an_object_is_put_together_with_other_tensors_and_stays_what_it_was() ->
 
 def test_objects_without_tensors_and_networks_are_left_alone() -> None:
     values = (SimpleNamespace(width=3), nn.Linear(2, 2), [1, "word"], Tensor)
-    opened, is_any = open_records(torch, values)
-    assert opened == values
-    assert not is_any
+    assert open_records(torch, values)[0] == values
 
 
 def test_a_call_shows_the_samples_of_its_object() -> None:
