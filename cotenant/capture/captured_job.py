@@ -338,6 +338,10 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
             "moved on between, as by SAM): a step takes as much longer than predicted",
         ),
         (
+            result["masks_by_code"],
+            "FlexAttention is predicted as attention to everything: what its mask leaves out takes less",
+        ),
+        (
             result["pads_sequences"],
             "packed sequences are predicted as padded to the longest one of the batch",
         ),

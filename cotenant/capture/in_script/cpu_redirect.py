@@ -36,6 +36,7 @@ class Requested:
         cuda_named: Whether it named a CUDA device by itself.
         cuda_asked: Whether it asked if there is one, so that what follows may differ on a GPU.
         has_gpu: Whether it is told then that there is one.
+        masks_by_code: Whether its attention took masks of code (FlexAttention), whose blocks are counted as all.
         mode: The redirection, to be left before anything is exported.
     """
 
@@ -50,6 +51,7 @@ class Requested:
         self.cuda_named = False
         self.cuda_asked = False
         self.has_gpu = bool(os.environ.get(GPU_VARIABLE))
+        self.masks_by_code = False
         self.mode: Any = None
 
 

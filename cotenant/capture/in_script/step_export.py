@@ -141,6 +141,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "is_double": any(each.dtype is torch.float64 for each in covered.values()),
         "cuda_named": recorder.requested.cuda_named,
         "cuda_asked": recorder.requested.cuda_asked,
+        "masks_by_code": recorder.requested.masks_by_code,
         "has_gpu": recorder.requested.has_gpu,
         "recomputes": recorder.recomputes,
         "is_sharded": recorder.requested.is_sharded,

@@ -64,6 +64,7 @@ RESULT: dict[str, Any] = {
     "networks": ["Net"],
     "cuda_asked": False,
     "has_gpu": False,
+    "masks_by_code": False,
 }
 
 
@@ -243,6 +244,7 @@ def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
         ("is_double", "the network computes in double precision, which is predicted as fp32"),
         ("state_in_parts", "the optimizer's state, and at stage 2 gradients, lie in parts"),
         ("differentiates_twice", "gradients are differentiated themselves"),
+        ("masks_by_code", "FlexAttention is predicted as attention to everything"),
         ("transforms", "what vmap and grad of torch.func compute now and then is not counted"),
         ("is_sharded", "weights would lie in parts on several GPUs, and one process does not tell on how many"),
         (
