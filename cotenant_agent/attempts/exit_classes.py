@@ -114,11 +114,11 @@ def _what_was_wrong(facts: ExitFacts) -> str:
 
 def _of_shells(code: int) -> str:
     """What a shell means by its exit code where a signal ended its command; empty = no such code."""
-    number = code - _SIGNALS_OF_SHELLS
-    if number not in iter(signal.Signals):
+    name = _signal_name(code - _SIGNALS_OF_SHELLS)
+    if not name.startswith("SIG"):
         return ""
-    often = ": often for lack of host memory" if number == signal.SIGKILL else ""
-    return f"a command was ended by {_signal_name(number)}, as shells say it{often}"
+    often = ": often for lack of host memory" if name == signal.SIGKILL.name else ""
+    return f"a command was ended by {name}, as shells say it{often}"
 
 
 def _ran_out_of_device_memory(facts: ExitFacts) -> bool:
