@@ -72,7 +72,10 @@ def open_records(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> tuple[An
         leaves = torch.utils._pytree.tree_flatten(fields)[0]
         return Record(leaf, fields) if any(isinstance(each, torch.Tensor) for each in leaves) else leaf
 
-    return torch.utils._pytree.tree_map(opened, values), bool(objects)
+    try:
+        return torch.utils._pytree.tree_map(opened, values), bool(objects)
+    except RecursionError:  # a dictionary that holds itself
+        return values, True
 
 
 def close_records(torch: Any, values: Any) -> Any:

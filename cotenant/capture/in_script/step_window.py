@@ -120,7 +120,11 @@ def images_in_list(torch: Any, call: Any) -> int:
 def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> list[Any]:
     """Returns the tensors of what a network answers: also those of a distribution of actions, or of a record."""
     found: list[Any] = []
-    for leaf in torch.utils._pytree.tree_flatten(values)[0]:
+    try:
+        leaves = torch.utils._pytree.tree_flatten(values)[0]
+    except RecursionError:  # a dictionary that holds itself
+        leaves = []
+    for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
         elif depth:

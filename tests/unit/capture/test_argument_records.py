@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cotenant.capture.in_script.argument_records import close_records, open_records
 from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
-from cotenant.capture.in_script.step_window import Call, tensors_of
+from cotenant.capture.in_script.step_window import Call, outputs_of, tensors_of
 from predictor_service.features.graphs.graph_description import describe_graph
 
 ROWS, WIDTH, CLASSES = 4, 6, 5
@@ -111,6 +111,14 @@ def test_an_object_is_put_together_with_other_tensors_and_stays_what_it_was() ->
 def test_objects_without_tensors_and_networks_are_left_alone() -> None:
     values = (SimpleNamespace(width=3), nn.Linear(2, 2), [1, "word"], Tensor)
     assert open_records(torch, values)[0] == values
+
+
+def test_a_dictionary_that_holds_itself_is_left_alone() -> None:
+    around: dict[str, Any] = {"x": torch.ones(2)}
+    around["itself"] = around
+    own = SimpleNamespace(around=around)
+    assert open_records(torch, (own, 3)) == ((own, 3), True)
+    assert outputs_of(torch, own) == []
 
 
 def test_a_call_shows_the_samples_of_its_object() -> None:

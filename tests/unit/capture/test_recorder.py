@@ -89,7 +89,7 @@ def test_calls_without_gradients_of_what_learns_are_counted_and_those_of_what_do
 
 def test_an_ensemble_whose_weights_learn_inside_of_a_transform_alone_is_refused_for_that(tmp_path: Path) -> None:
     networks = [torch.nn.Linear(4, 2) for _ in range(3)]
-    weights, _ = torch.func.stack_module_state(networks)  # type: ignore[arg-type]
+    weights, _ = torch.func.stack_module_state(networks)
     frame = torch.nn.Linear(4, 2).to("meta")
     recorder = Recorder(torch, tmp_path)
     recorder.install()
