@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, Final
 
-from cotenant.capture.script_run import NO_PROGRAM_STATUS, ScriptOutcome, ScriptPlan
+from cotenant.capture.script_run import NO_PROGRAM_STATUS, USAGE_STATUS, ScriptOutcome, ScriptPlan
 from cotenant.client_errors import CotenantError
 from cotenant.missing_variable import missing_variable
 from cotenant.program_lookup import NOTEBOOK, as_script, misread, script_of
@@ -39,8 +39,6 @@ _DEPENDS_ON_VALUES: Final = re.compile(
     r"data-dependent expression.*Caused by: \((?:.*/)?([^/\n]{1,100}):([0-9]{1,9}) in (\w{1,100})\)", re.DOTALL
 )
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
-_USAGE_STATUS: Final = 2
-"""Of argparse and of click."""
 _USAGE: Final = re.compile(
     r"(?:^|: )(?:error: (?:the following arguments are|one of the arguments|argument \S+: |unrecognized arg)"
     r"|Error: (?:Missing|No such|Got unexpected) )"
@@ -146,7 +144,7 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
     if notebook := next((word for word in plan.command if word.endswith(NOTEBOOK)), ""):
         return NotCapturedError(f"{harmless(notebook)} is a notebook, and no script", remedy=as_script(notebook))
     remedy = f"make it run on the CPU for two steps, or {MEASURED}"
-    if status == _USAGE_STATUS and _USAGE.search(last) is not None:
+    if status == USAGE_STATUS and _USAGE.search(last) is not None:
         remedy = "write behind the script what you give it when you start it yourself"
     told = f": {harmless(last)[:_TOLD_CHARACTERS]}" if last else ""
     return NotCapturedError(f"the script {how} before its second optimizer step{told}", remedy=remedy, log=outcome.log)

@@ -32,6 +32,9 @@ EXPORT_CPU_S: Final = 120
 WALL_S: Final = 900
 NOT_ALLOWED_STATUS: Final = 97
 NO_PROGRAM_STATUS: Final = 96
+USAGE_STATUS: Final = 2
+"""Of argparse and of click, where arguments are missing."""
+_OF_OTHER_CAUSES: Final = ("ModuleNotFoundError:", "ImportError:", "FileNotFoundError:", "EOFError:")
 LOG_READ_BYTES: Final = 32_000
 LOG_LIMIT_BYTES: Final = 64 << 20
 # Trackers would ask for a login or write into the home folder; compilation costs more than the two steps.
@@ -97,7 +100,9 @@ class ScriptOutcome:
     @property
     def may_want_gpu(self) -> bool:
         """Whether it may have ended because it was told that there is no GPU."""
-        return self.has_asked_gpu and not self.has_stepped and not self.result
+        last = self.log.rstrip().rpartition("\n")[2]
+        is_other = self.status == USAGE_STATUS or last.startswith(_OF_OTHER_CAUSES)
+        return self.has_asked_gpu and not self.has_stepped and not self.result and not is_other
 
 
 @contextmanager

@@ -121,14 +121,24 @@ def test_a_script_that_ends_where_there_is_no_gpu_is_run_again_as_with_one(
     assert asked == [False, True]
 
 
-def test_a_script_that_fails_without_having_asked_for_a_gpu_is_run_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"has_asked_gpu": False},
+        {"status": 2},
+        {"log": "Traceback\nFileNotFoundError: [Errno 2] No such file or directory: 'x.bin'\n"},
+        {"has_stepped": True},
+    ],
+)
+def test_a_script_that_fails_for_another_reason_than_a_missing_gpu_is_run_once(
+    end: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
 
     def run(plan: ScriptPlan, folder: Path) -> ScriptOutcome:
         asked.append(plan.has_gpu)
-        return replace(outcome_with({}), result={}, status=1, has_stepped=False)
+        usual: dict[str, Any] = {"result": {}, "status": 1, "has_stepped": False, "has_asked_gpu": True}
+        return replace(outcome_with({}), **(usual | end))
 
     monkeypatch.setattr(programs, "require_programs", lambda *words: None)
     monkeypatch.setattr(captured_job, "run_script", run)
