@@ -73,6 +73,14 @@ def format_percent(ratio: float) -> str:
     return f"{ratio * 100:.0f} %"
 
 
+def format_count(number: int) -> str:
+    """Returns a count of 0 or more with one digit behind the point from a thousand on, as `11.2 M`."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.1f} {letter}"
+    return str(number)
+
+
 def format_slowdown(ratio: float) -> str:
     """Returns a slowdown as signed percent, e.g. 0.2 -> +20 %."""
     return f"{ratio * 100:+.0f} %"

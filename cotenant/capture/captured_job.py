@@ -6,25 +6,24 @@ import importlib.metadata
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from cotenant import extras, programs
-from cotenant.capture.in_script.step_window import IN_A_LIST
+from cotenant.capture.captured_notes import notes_of, sharded_ranks
 from cotenant.capture.reasons import (
     BY_HAND,
     COMPLEX_NUMBERS,
     MEASURED,
     NotCapturedError,
     OverlayRefusedError,
-    name_networks,
     why_not,
 )
 from cotenant.capture.script_run import CPU_S, NOT_ALLOWED_STATUS, ScriptOutcome, ScriptPlan, capture_folder, run_script
 from cotenant.graph_file import read_graph
 from cotenant.job_settings import INPUT_WAIT_MS_MAX
-from cotenant.quantities import format_percent
+from cotenant.quantities import format_count, format_percent
 
 CONVERSION_TIMEOUT_S: Final = 300.0
 PROFILER: Final = "cotenant_profiler"
@@ -33,6 +32,7 @@ _MEMORY_LEAST_BYTES: Final = 2 << 30
 _WAIT_LEAST_MS: Final = 0.1
 _WAIT_LEAST_RATIO: Final = 0.005
 _PER_DECADE: Final = 10
+_SAME_TORCH: Final = "install the script's torch here too"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class CapturedJob:
         """Returns what was found in one line."""
         accumulation = "unknown" if self.accumulation is None else str(self.accumulation)
         parts = [f"batch {self.batch_size}", self.optimizer, self.precision, f"accumulation {accumulation}"]
-        parts += [f"{_count(self.parameters)} parameters", f"covered {format_percent(self.covered_ratio)}"]
+        parts += [f"{format_count(self.parameters)} parameters", f"covered {format_percent(self.covered_ratio)}"]
         return ", ".join([*parts, f"{self.planned_steps} steps planned"] if self.planned_steps else parts)
 
     def settings(self) -> dict[str, Any]:
@@ -136,12 +136,24 @@ def capture_script(
         memory_bytes=memory_bytes or usual_memory_bytes(),
         cpu_s=cpu_s,
     )
+    outcome = _run(plan)
+    if isinstance(outcome, ScriptOutcome) and outcome.may_want_gpu:
+        told = _run(replace(plan, has_gpu=True))
+        # What it said first is nearer to what its owner knows.
+        outcome = outcome if isinstance(told, ScriptOutcome) else told
+    if isinstance(outcome, ScriptOutcome):
+        raise why_not(plan, outcome)
+    return outcome
+
+
+def _run(plan: ScriptPlan) -> CapturedJob | ScriptOutcome:
+    """Returns what was captured, or what became of the script where nothing was."""
     with capture_folder() as folder:
         outcome = run_script(plan, folder)
         if outcome.status == NOT_ALLOWED_STATUS and outcome.not_isolated:
             raise OverlayRefusedError(outcome.not_isolated)
         if outcome.result.get("status") != "captured":
-            raise why_not(plan, outcome)
+            return outcome
         return _as_job(outcome, convert(folder, outcome.result["torch_version"], outcome.result["held_bytes"]))
 
 
@@ -171,9 +183,14 @@ def convert(folder: Path, torch_version: str, held_bytes: int = 0) -> bytes:
             raise NotCapturedError(COMPLEX_NUMBERS, remedy=MEASURED)
         raise NotCapturedError(
             f"the export of the script's torch {torch_version} could not be converted here: {told[:500]}",
-            remedy=BY_HAND if torch_version == _torch_here() else f"install the script's torch here too, or {BY_HAND}",
+            remedy=BY_HAND if _release(torch_version) == _release(_torch_here()) else f"{_SAME_TORCH}, or {BY_HAND}",
         )
     return read_graph(target)
+
+
+def _release(version: str) -> str:
+    """A version without what it was built for: of `2.13.0+cu130` and `2.13.0+cpu` one converts what the other wrote."""
+    return version.partition("+")[0]
 
 
 def _torch_here() -> str:
@@ -198,9 +215,9 @@ def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:
         activation_checkpointing=result["recomputes"],
         parameters=result["parameters"],
         covered_ratio=result["covered_ratio"],
-        notes=tuple(_notes(result, wait_ms)),
-        sharded_ranks=_sharded_ranks(result),
-        gathered_ratio=result["gathered_ratio"] if _sharded_ranks(result) else 0.0,
+        notes=tuple(notes_of(result, wait_ms)),
+        sharded_ranks=sharded_ranks(result),
+        gathered_ratio=result["gathered_ratio"] if sharded_ranks(result) else 0.0,
         batches_per_step=min(passes, result["loaded_batches"] or passes),
         planned_steps=result["planned_steps"],
     )
@@ -215,161 +232,3 @@ def _steady_ms(wait_ms: float, step_ms: float) -> float:
         return 0.0
     rounded_ms = 10 ** (round(_PER_DECADE * math.log10(wait_ms)) / _PER_DECADE)
     return min(float(f"{rounded_ms:.2g}"), INPUT_WAIT_MS_MAX)
-
-
-def _notes(result: Mapping[str, Any], wait_ms: float) -> list[str]:
-    """What is not as it looks, most important first."""
-    found = [
-        (
-            result["accumulation"] is None,
-            "the CPU time was used up before a whole step: the accumulation is not known, the batch is one micro-batch",
-        ),
-        (
-            result["is_batch_fixed"],
-            _fixed_batch_text(result["batch_fixed_at"], is_list=result["batch_dimension"] == IN_A_LIST),
-        ),
-        (
-            result["single_samples"] > 1,
-            f"the network is called with one sample {result['single_samples']} times a step: predicted as a batch of "
-            "as many, although single calls take longer",
-        ),
-        (
-            bool(result["loaded_batch_size"]),
-            f"a batch is {result['micro_batch_size']} rows of the network's inputs, where the loader's batches have "
-            f"{result['loaded_batch_size']} samples: --batch-size counts rows here",
-        ),
-        (
-            bool(result["frozen_parameters"]),
-            f"networks that do not learn ({_count(result['frozen_parameters'])} parameters) run with it: their weights "
-            "are counted, what they compute is not, so that a step takes longer than predicted",
-        ),
-        (
-            bool(result["frozen_inside"]),
-            f"{_count(result['frozen_inside'])} of these parameters do not learn: they are counted without gradients "
-            "and without the optimizer's state",
-        ),
-        (
-            result["is_double"],
-            "the network computes in double precision, which is predicted as fp32: on most GPUs a step takes many "
-            "times longer, and the memory may be twice as much",
-        ),
-        (
-            result["has_smaller_batches"],
-            "steps have batches of different sizes: the largest of the first two is told; one that grows later is not "
-            "seen: state the largest with --batch-size",
-        ),
-        *_notes_of_what_is_kept(result),
-        *_notes_of_step(result, wait_ms),
-    ]
-    return [text for applies, text in found if applies]
-
-
-def _notes_of_what_is_kept(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
-    return [
-        (
-            result["state_in_parts"] and not result["is_sharded"],
-            "the optimizer's state, and at stage 2 gradients, lie in parts on several GPUs (ZeRO): predicted as whole "
-            "on each, which is the most that they need",
-        ),
-        (
-            bool(result["kept_numbers"]),
-            f"the network reads {', '.join(result['kept_numbers'])} as a number, which it keeps and changes: taken as "
-            "it was in the last step seen",
-        ),
-    ]
-
-
-def _fixed_batch_text(place: str, *, is_list: bool) -> str:
-    inferred = "predictions for other batch sizes are inferred from it and say so (FIXED_BATCH)"
-    if is_list:
-        return (
-            f"the network takes its images in a list, of which no export leaves the length open: {inferred}; for "
-            "another batch capture the script with that batch"
-        )
-    why = f", because of {place}" if place else ""
-    return (
-        f"the network could be exported for this batch size only{why}: {inferred}; x.shape[0] in the forward pass, not "
-        "len(x), int() or range() of it, keeps the batch open"
-    )
-
-
-def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool, str]]:
-    return [
-        (
-            result["recomputes"],
-            "activations are computed again in the backward pass (activation checkpointing)",
-        ),
-        (
-            result["is_sharded"],
-            _sharding_text(_sharded_ranks(result)),
-        ),
-        (
-            result["differentiates_twice"],
-            "gradients are differentiated themselves (create_graph): what this keeps and computes is not counted, so "
-            "that a step takes longer and needs more memory than predicted",
-        ),
-        (
-            result["transforms"],
-            "what vmap and grad of torch.func compute now and then is not counted: it takes time and memory on top",
-        ),
-        (
-            result["closures"] > 1,
-            f"each batch is computed up to {result['closures']} times a step (in a closure, or with weights that are "
-            "moved on between, as by SAM): a step takes as much longer than predicted",
-        ),
-        (
-            result["pads_sequences"],
-            "packed sequences are predicted as padded to the longest one of the batch",
-        ),
-        (
-            len(result["networks"]) > 1,
-            f"{name_networks(result['networks'])} are in one graph; code between them is not",
-        ),
-        (
-            result["optimizers"] > 1,
-            f"{result['optimizers']} optimizers; that of the most parameters is named",
-        ),
-        (
-            result["optimizer_class"].lower() not in (result["optimizer"], "sgd"),
-            f"{result['optimizer_class']} counts as {result['optimizer']}, by the state that it keeps",
-        ),
-        (
-            bool(result["held_bytes"]),
-            f"{_count(result['held_bytes'])} bytes that no network in the graph shows are counted: networks that only "
-            "answer, copies of weights, state of the optimizer beyond that of its name",
-        ),
-        (
-            result["cuda_asked"],
-            "the script asks whether there is a GPU: what it decides by that was seen as without one",
-        ),
-        (
-            wait_ms > 0,
-            f"input was waited for some {wait_ms:g} ms of a step here, a larger part of a step on a GPU",
-        ),
-    ]
-
-
-def _sharded_ranks(result: Mapping[str, Any]) -> int:
-    """In how many parts weights lie; 0 = whole, or one process alone does not tell."""
-    ranks = (result["shards"] or result["world_size"]) if result["is_sharded"] else 0
-    return int(ranks) if ranks > 1 else 0
-
-
-def _sharding_text(ranks: int) -> str:
-    if not ranks:
-        return (
-            "weights would lie in parts on several GPUs, and one process does not tell on how many: predicted as whole "
-            "on each, which is more than they need; state the number with --sharded-ranks, or capture all processes "
-            "(torchrun --nproc-per-node N)"
-        )
-    return (
-        f"weights, gradients and the optimizer's state lie in {ranks} parts, on as many GPUs: predicted so, but for "
-        "what is gathered to compute; on another number of GPUs state it with --sharded-ranks"
-    )
-
-
-def _count(number: int) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.1f} {letter}"
-    return str(number)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, Final
 
-from cotenant.capture.script_run import NO_PROGRAM_STATUS, ScriptOutcome, ScriptPlan
+from cotenant.capture.script_run import NO_PROGRAM_STATUS, USAGE_STATUS, ScriptOutcome, ScriptPlan
 from cotenant.client_errors import CotenantError
 from cotenant.missing_variable import missing_variable
 from cotenant.program_lookup import NOTEBOOK, as_script, misread, script_of
@@ -38,6 +39,13 @@ _DEPENDS_ON_VALUES: Final = re.compile(
     r"data-dependent expression.*Caused by: \((?:.*/)?([^/\n]{1,100}):([0-9]{1,9}) in (\w{1,100})\)", re.DOTALL
 )
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_USAGE: Final = re.compile(
+    r"(?:^|: )(?:error: (?:the following arguments are|one of the arguments|argument \S+: |unrecognized arg)"
+    r"|Error: (?:Missing|No such|Got unexpected) )"
+)
+_HIDDEN: Final = re.compile(
+    r"(?:ImportError: cannot import name '\w+' from|AttributeError: module) '([\w.]+)' \(?.*?((?:/[^/()'\n]+)+\.py)"
+)
 _IN_THE_SCRIPT: Final = re.compile(
     r'The following call raised this error:\s+File "(?:[^"]*/)?([^"/]+)", line ([0-9]{1,9}), in (\w{1,100})'
 )
@@ -116,6 +124,9 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
         if any(sign in _end_of(outcome.log) for sign in signs):
             return NotCapturedError(f"the script {how}: {cause}", remedy=f"{remedy}; else {BY_HAND}", log=outcome.log)
     last = _last_words(outcome.log)
+    if (hidden := _HIDDEN.search(last)) and hidden[1].partition(".")[0] in sys.stdlib_module_names:
+        cause = harmless(f"{hidden[2]} stands in front of Python's own module {hidden[1]}")
+        return NotCapturedError(f"the script {how}: {cause}", remedy=harmless(f"rename {hidden[2]}"), log=outcome.log)
     if missing := _NO_MODULE.match(last):
         cause = f"{harmless(plan.command[0])} has no module named {missing[1]}"
         return NotCapturedError(f"the script {how}: {cause}", remedy=_OTHER_PYTHON, log=outcome.log)
@@ -132,7 +143,9 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
         return NotCapturedError(f"the script {how}: {cause}", remedy=f"export {name}=VALUE; submit: --env {name}=VALUE")
     if notebook := next((word for word in plan.command if word.endswith(NOTEBOOK)), ""):
         return NotCapturedError(f"{harmless(notebook)} is a notebook, and no script", remedy=as_script(notebook))
-    remedy = "make it run on the CPU for two steps, or submit it without a graph: then it is measured"
+    remedy = f"make it run on the CPU for two steps, or {MEASURED}"
+    if status == USAGE_STATUS and _USAGE.search(last) is not None:
+        remedy = "write behind the script what you give it when you start it yourself"
     told = f": {harmless(last)[:_TOLD_CHARACTERS]}" if last else ""
     return NotCapturedError(f"the script {how} before its second optimizer step{told}", remedy=remedy, log=outcome.log)
 

@@ -32,6 +32,9 @@ EXPORT_CPU_S: Final = 120
 WALL_S: Final = 900
 NOT_ALLOWED_STATUS: Final = 97
 NO_PROGRAM_STATUS: Final = 96
+USAGE_STATUS: Final = 2
+"""Of argparse and of click, where arguments are missing."""
+_OF_OTHER_CAUSES: Final = ("ModuleNotFoundError:", "ImportError:", "FileNotFoundError:", "EOFError:")
 LOG_READ_BYTES: Final = 32_000
 LOG_LIMIT_BYTES: Final = 64 << 20
 # Trackers would ask for a login or write into the home folder; compilation costs more than the two steps.
@@ -58,6 +61,7 @@ class ScriptPlan:
         isolated: In an overlay without network.
         memory_bytes: Most that one of its processes may allocate.
         cpu_s: CPU seconds of one process until its first whole step.
+        has_gpu: Whether it is told that there is a GPU, on which nothing is computed.
     """
 
     command: Sequence[str]
@@ -66,6 +70,7 @@ class ScriptPlan:
     isolated: bool
     memory_bytes: int
     cpu_s: int = CPU_S
+    has_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,7 @@ class ScriptOutcome:
         has_started: Whether a Python took part.
         has_torch: Whether one imported torch.
         has_stepped: Whether an optimizer of torch has stepped in it.
+        has_asked_gpu: Whether it ended by itself after it had asked for a GPU.
         log: The end of what the script printed.
         not_isolated: Why the overlay could not be; empty = it could, or was not wanted.
     """
@@ -89,6 +95,14 @@ class ScriptOutcome:
     has_stepped: bool
     log: str
     not_isolated: str
+    has_asked_gpu: bool = False
+
+    @property
+    def may_want_gpu(self) -> bool:
+        """Whether it may have ended because it was told that there is no GPU."""
+        last = self.log.rstrip().rpartition("\n")[2]
+        is_other = self.status == USAGE_STATUS or last.startswith(_OF_OTHER_CAUSES)
+        return self.has_asked_gpu and not self.has_stepped and not self.result and not is_other
 
 
 @contextmanager
@@ -148,6 +162,7 @@ def _as_content(plan: ScriptPlan, folder: Path) -> dict[str, Any]:
     path = [str(_place(ENTRY).parent), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(each for each in path if each)
     environment["COTENANT_CAPTURE_FOLDER"] = str(folder)
+    environment["COTENANT_CAPTURE_GPU"] = "1" if plan.has_gpu else ""
     environment["COTENANT_CAPTURE_PACKAGE"] = str(_place(PACKAGE).parent)
     return {
         "command": list(plan.command),
@@ -212,6 +227,7 @@ def _outcome(folder: Path, status: int | None) -> ScriptOutcome:
         has_started=(folder / "started").exists(),
         has_torch=(folder / "torch").exists(),
         has_stepped=(folder / "stepped").exists(),
+        has_asked_gpu=(folder / "asked-gpu").exists(),
         log=end,
         not_isolated=reason_file.read_text(encoding="utf-8") if reason_file.exists() else "",
     )

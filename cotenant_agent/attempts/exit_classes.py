@@ -12,6 +12,7 @@ from cotenant_agent.records import ExitFacts
 CHECKPOINTED_CODE = 85
 _NOT_EXECUTABLE_CODE = 126
 _NOT_FOUND_CODE = 127
+_SIGNALS_OF_SHELLS = 128
 
 _GPU_OUT_OF_MEMORY = re.compile(
     r"torch\.(cuda\.)?OutOfMemoryError|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
@@ -38,6 +39,9 @@ _EXCEPTION = re.compile(
 _MISSING_MODULE = re.compile(r"(?m)^(ModuleNotFoundError: No module named [^\r\n]{1,200})\s*\Z")
 _WRONG_ARGUMENTS = re.compile(r"(?m)^[^\s:][^:\r\n]{0,200}: (error: [^\r\n]{1,200})\s*\Z")
 _WRONG_ARGUMENTS_CODE = 2
+_HALF_WRITTEN = re.compile(
+    r"inline_container\.cc:[0-9]{1,6}\].{0,40}unexpected pos|PytorchStreamWriter failed writing file"
+)
 _NO_INPUT = re.compile(r"(?m)^EOFError: EOF when reading a line\s*\Z")
 _MEANINGS = {
     _NOT_FOUND_CODE: "a command was not found, as shells say it",
@@ -102,8 +106,19 @@ def _what_was_wrong(facts: ExitFacts) -> str:
     elif facts.return_code == _WRONG_ARGUMENTS_CODE:
         kinds = (_WRONG_ARGUMENTS,)
     named = next((found[-1].strip() for kind in kinds if (found := kind.findall(facts.log_tail))), "")
-    said = named or _MEANINGS.get(facts.return_code or 0, "")
+    said = named or _MEANINGS.get(facts.return_code or 0, "") or _of_shells(facts.return_code or 0)
+    if _HALF_WRITTEN.search(said) is not None:
+        said = f"torch.save could not write its file whole, as where a disk or a quota is full: {said}"
     return f": {said}" if said else ""
+
+
+def _of_shells(code: int) -> str:
+    """What a shell means by its exit code where a signal ended its command; empty = no such code."""
+    name = _signal_name(code - _SIGNALS_OF_SHELLS)
+    if not name.startswith("SIG"):
+        return ""
+    often = ": often for lack of host memory" if name == signal.SIGKILL.name else ""
+    return f"a command was ended by {name}, as shells say it{often}"
 
 
 def _ran_out_of_device_memory(facts: ExitFacts) -> bool:

@@ -23,7 +23,7 @@ from cotenant_agent.progress_reading.sparse_counters import find_percent_counter
 from cotenant_agent.progress_reading.step_counting import LOOP_MARK, OF_EPOCH_MARK, SPARSE_MARK, PrintedStep, label_of
 
 _OF_STATED_STEPS = " update"
-"""Behind the label of a loop that the stated steps are made of: however many batches a step takes, it counts steps."""
+"""Behind the label of what counts steps, however many batches a step takes: samples, or the stated steps' own loop."""
 LABEL_REACH = 256
 """Characters before a number in which the words that name it stand."""
 
@@ -85,6 +85,7 @@ def read_match(match: re.Match[str], group: str, before: str, batch_size: int) -
     if group == SAMPLE_GROUP:
         if makes_data(label):
             return None
+        label += _OF_STATED_STEPS  # the batch is that of a whole step
         # Whether a last smaller batch is trained or dropped is not printed: in doubt it is not counted.
         step, total = steps_of_samples(step, total, batch_size), total // batch_size
     if step < 0:

@@ -156,6 +156,7 @@ _LAST_EPOCH = re.compile(
 )
 _LAST_PLAIN_EPOCH = re.compile(
     r"(?i)(?<![a-z])(?:epoch|episode)s?:? {0,3}[\[(]?([0-9]{1,9})(?![0-9]|[.,/][0-9]| (?:/|of) )"
+    r"(?:[^\r\n]{0,60}?\b(?:steps|batches)(?: per epoch)?[:=] {0,3}([0-9]{1,9})(?![0-9.,/]))?"
 )
 _TAIL_CHARACTERS = 4096
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -206,8 +207,11 @@ def steps_of_last_epoch(tail: str, steps_total: int, accumulation: Accumulation 
     text = _COLOURS.sub("", tail[-_TAIL_CHARACTERS:])
     found = next(reversed(list(_LAST_EPOCH.finditer(text))), None)
     if found is None:
-        epochs = [int(number) for number in _LAST_PLAIN_EPOCH.findall(text)[-1:]]
-        return steps_total if any(steps_total in (epoch, epoch + 1) for epoch in epochs) else 0
+        epochs = [(int(epoch), int(steps or 1)) for epoch, steps in _LAST_PLAIN_EPOCH.findall(text)[-1:]]
+        is_last = any(
+            steps_total in (number, number * steps) for epoch, steps in epochs for number in (epoch, epoch + 1)
+        )
+        return steps_total if is_last else 0
     if is_other_work(found.string[: found.start()].rpartition("\n")[2]):
         return 0
     epoch, last, drawn, step, steps = found.groups()

@@ -17,16 +17,20 @@ _LOSSES = (
     r"|pinball|quantile|triplet|contrastive|info_?nce|xent|cross[_-]?entropy|wasserstein|deviance|p[eé]rdida|perda|perdita|strata|потери|损失|損失|손실"
 )
 _OF_TRAINING = (
-    rf"(?![a-z_]{{0,20}}(?:val|test|eval|dev))(?:(?:train(?:ing)?[ _/-])?(?:{_LOSSES})"
-    r"|(?:(?:train(?:ing)?|total) )?(?:[a-z]{1,12}_){0,2}loss)"
+    rf"(?![a-z_-]{{0,20}}(?:val|test|eval|dev))(?:(?:train(?:ing)?[ _/-])?(?:{_LOSSES})"
+    r"|(?:(?:train(?:ing)?|total|running|avg|average|mean) )?(?:[a-z]{1,12}[_-]){0,2}loss)"
 )
 _LOSS = rf"[\[(|:,;-]?\s{{0,4}}[\"']?{_OF_TRAINING}[\"']?\s{{0,2}}[:=\uff1a]?\s{{0,2}}-?[0-9]{{1,9}}[.,][0-9]"
 _PREFIX_REACH = 32
 _TOTAL = rf" ?(?:/|of|out of|von|sur|de|di|из) {{0,6}}{INTEGER}"
+_UNIT = (
+    r" (?:(?:gradient|training|optimi[sz]er) )?(?:steps?|iter(?:ation)?s?|updates?|batches)"
+    r"(?: (?:done|completed|finished|seen|so far))?"
+)
 # A digit is looked for first: this is searched in each line that shows nothing else.
 _COUNTER = re.compile(
     rf"(?i)(?=[0-9])(?<![\w.,/-])(?<![0-9]:)(?P<{STEP_GROUP}>[0-9][0-9,_]{{0,14}})(?![0-9]|[:.][0-9])"
-    rf"(?P<total>{_TOTAL})?[\])]?\s{{0,4}}{_LOSS}"
+    rf"(?P<total>{_TOTAL})?(?P<unit>{_UNIT})?[\])]?\s{{0,4}}{_LOSS}"
 )
 # A line begins, or what logging puts before it has ended; `ep [10]` is something of its own.
 _LINE_BEGINS = re.compile(r"(?i)(?:^\s{0,8}|[:|>\]-] |\binfo {1,2})[\[(#@]? {0,8}$")
@@ -68,7 +72,7 @@ def find_sparse_counter(line: str) -> re.Match[str] | None:
     if found is None:
         return None
     before = line[: found.start()]
-    is_named = found["total"] is None and _LINE_BEGINS.search(before[-_PREFIX_REACH:]) is None
+    is_named = found["total"] is None and found["unit"] is None and _LINE_BEGINS.search(before[-_PREFIX_REACH:]) is None
     return None if is_named or is_outer_loop(_DIGIT.split(before)[-1]) else found
 
 

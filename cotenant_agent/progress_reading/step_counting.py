@@ -112,6 +112,11 @@ class _Bar:
         is_from_beginning = self.first in (0, 1, distance - 1, distance)
         return is_from_beginning and abs(self.first + (self.values - 1) * distance - self.peak) <= 1
 
+    def distance_of_passes(self) -> int:
+        """The distance of all numbers of the present pass, if it is no first one: what the pass adds is no distance."""
+        is_even = self.values > 1 and self.first + (self.values - 1) * self.distance == self.peak
+        return self.distance if self.passes > 1 and is_even else 0
+
     def may_be_sizes(self) -> bool:
         """Whether it shows powers of two, as the sizes of batches that a search tries: `batch 32`, then `batch 64`."""
         are_powers = all(number >= _SIZE_MIN and number & (number - 1) == 0 for number in (self.first, self.peak))
@@ -232,7 +237,8 @@ class StepCounter:
         from_zero = int(bar.first == 0 and bar.values > 1)
         if total:
             return max(self.interval, from_zero)
-        return max(self.interval or self._distance_by_clock(), from_zero) * bar.passes
+        of_passes = bar.distance_of_passes() if self.accumulation.batches == 1 else 0
+        return max(of_passes or self.interval or self._distance_by_clock(), from_zero) * bar.passes
 
     def _counts(self, label: str, total: int, bar: _Bar) -> bool:
         if label.startswith(LOOP_MARK):

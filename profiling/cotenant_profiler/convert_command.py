@@ -22,6 +22,7 @@ _FLOAT_BYTES = 4
 _TOLD_CHARACTERS = 500
 _STATISTICS_PLACES = (3, 4)
 """Inputs of a batch normalization that are its running statistics."""
+_EXTREMES = (torch.ops.aten.amax.default, torch.ops.aten.amin.default)
 _PATH = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -58,6 +59,7 @@ def convert(export: Path) -> bytes:
         warnings.simplefilter("ignore")
         exported = torch.export.load(export)
         _copy_for_certain(exported)
+        _name_all_dimensions(exported)
         program = _exported_to_onnx(exported)
         if program is None:
             raise ProfilerError("torch.onnx.export returned nothing")
@@ -79,6 +81,13 @@ def _copy_for_certain(exported: torch.export.ExportedProgram) -> None:
         if node.target is torch.ops.aten.contiguous.default:
             node.target = torch.ops.aten.clone.default
             node.kwargs = {"memory_format": torch.contiguous_format, **node.kwargs}
+
+
+def _name_all_dimensions(exported: torch.export.ExportedProgram) -> None:
+    """Names the dimensions of which an extreme is taken: ONNX's translation has no default."""
+    for node in exported.graph.nodes:
+        if node.target in _EXTREMES and len(node.args) == 1 and "dim" not in node.kwargs:
+            node.kwargs = {"dim": list(range(node.args[0].meta["val"].dim())), **node.kwargs}
 
 
 def _exported_to_onnx(exported: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram | None:

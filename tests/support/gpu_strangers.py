@@ -65,6 +65,52 @@ GPU_STRANGERS: Mapping[str, Stranger] = MappingProxyType(
             settings=(16, "adamw", "bf16", 2),
             has_one_network=False,
         ),
+        # As many begin: no GPU, no training.
+        "ends_without_a_gpu": Stranger(
+            source=conv(
+                """
+                if torch.cuda.is_available():
+                    device = torch.device("cuda", torch.cuda.device_count() - 1)
+                else:
+                    raise SystemExit("this needs a GPU")
+                net = Net().to(device)
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                for step in range(100):
+                    x, y = (each.to(device) for each in images(9))
+                    nn.functional.cross_entropy(net(x), y).backward()
+                    optimizer.step(); optimizer.zero_grad()
+                """
+            ),
+            settings=(9, "sgd", "fp32", 1),
+            has_one_network=False,
+        ),
+        # Its mask is code, and on a CPU it has no gradients.
+        "flexible_attention": Stranger(
+            source="""
+                import torch
+                from torch import nn
+                from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+                class Net(nn.Module):
+                    def __init__(self):
+                        super().__init__()
+                        self.words, self.parts, self.head = nn.Embedding(90, 32), nn.Linear(32, 96), nn.Linear(32, 90)
+
+                    def forward(self, words, mask):
+                        parts = self.parts(self.words(words)).unflatten(-1, (3, 2, 16)).permute(2, 0, 3, 1, 4)
+                        return self.head(flex_attention(*parts, block_mask=mask).transpose(1, 2).flatten(2))
+
+                net = Net().cuda()
+                mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 128, 128, device="cuda")
+                optimizer = torch.optim.AdamW(net.parameters())
+                for step in range(100):
+                    words = torch.randint(0, 90, (6, 128), device="cuda")
+                    nn.functional.cross_entropy(net(words, mask).flatten(0, 1), words.flatten()).backward()
+                    optimizer.step(); optimizer.zero_grad()
+                """,
+            settings=(6, "adamw", "fp32", 1),
+            has_one_network=False,
+        ),
         # What does not learn is kept in half precision, so that the network takes narrow inputs.
         "accelerated_fp16": Stranger(
             source=conv(

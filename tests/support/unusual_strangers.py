@@ -70,6 +70,43 @@ UNUSUAL_STRANGERS: Mapping[str, Stranger] = MappingProxyType(
                 """,
             settings=(32, "adamw", "fp32", 1),
         ),
+        # The batch is one object, and so is the answer; a file of the script hides one of Python's modules.
+        "objects_of_own_classes": Stranger(
+            source="""
+                import pathlib, torch
+                from dataclasses import dataclass
+                from torch import nn
+
+                class Answer(dict):
+                    pass
+
+                @dataclass
+                class Batch:
+                    x: torch.Tensor
+                    y: torch.Tensor
+
+                class Net(nn.Module):
+                    def __init__(self):
+                        super().__init__()
+                        self.layers = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+                    def forward(self, batch, settings):
+                        return Answer(scores=self.layers(batch.x) * settings.scale)
+
+                class Settings:
+                    scale = 2.0
+
+                pathlib.Path(__file__).with_name("statistics.py").write_text("")
+                net = Net()
+                optimizer = torch.optim.AdamW(net.parameters())
+                for step in range(100):
+                    batch = Batch(torch.randn(11, 64), torch.randint(0, 10, (11,)))
+                    nn.functional.cross_entropy(net(batch, Settings())["scores"], batch.y).backward()
+                    optimizer.step(); optimizer.zero_grad()
+                """,
+            settings=(11, "adamw", "fp32", 1),
+            has_one_network=False,
+        ),
         # A slice of a sequence is a new network each time; what is frozen of it is called without gradients.
         "slices_of_a_backbone": Stranger(
             source="""

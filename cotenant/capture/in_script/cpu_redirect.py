@@ -3,6 +3,7 @@
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,8 @@ QUIET_CUDA_CALLS = (
 )  # fmt: skip
 ZERO_CUDA_CALLS = ("current_device", "memory_allocated", "max_memory_allocated", "memory_reserved", "utilization")
 
+GPU_VARIABLE = "COTENANT_CAPTURE_GPU"
+"""Set where the script is to be told that there is a GPU: without one it has ended before."""
 _DEVICE_PLACES = {"to": 1, "_parse_to": 0}
 """Of the device among the arguments of what moves tensors, and of what modules take their arguments apart with."""
 
@@ -32,6 +35,8 @@ class Requested:
         state_in_parts: Whether it wanted the state of the optimizer alone, or gradients as well, in parts.
         cuda_named: Whether it named a CUDA device by itself.
         cuda_asked: Whether it asked if there is one, so that what follows may differ on a GPU.
+        has_gpu: Whether it is told then that there is one.
+        masks_by_code: Whether its attention took masks of code (FlexAttention), whose blocks are counted as all.
         mode: The redirection, to be left before anything is exported.
     """
 
@@ -45,6 +50,8 @@ class Requested:
         self.sharded: list[Any] = []
         self.cuda_named = False
         self.cuda_asked = False
+        self.has_gpu = bool(os.environ.get(GPU_VARIABLE))
+        self.masks_by_code = False
         self.mode: Any = None
 
 
@@ -81,7 +88,7 @@ def _device_mode(torch: Any, requested: Requested) -> Any:
                 return args[0]
             if func is torch.device:
                 # One device, whose number may stand next to "cuda" or alone: without a GPU torch refuses the latter.
-                named = {**dict(zip(("type", "index"), args, strict=False)), **(kwargs or {})}
+                named = {**dict(zip(("type", "index"), args)), **(kwargs or {})}  # noqa: B905 (Python 3.8 has no strict)
                 device = _by_name(named.get("type", named.get("device")))
                 made = to_cpu(device)
                 return func(*args, **(kwargs or {})) if made is device else made
@@ -99,17 +106,19 @@ def _by_name(device: Any) -> Any:
 
 
 def _quieten_cuda(torch: Any, requested: Requested) -> None:
-    is_available = torch.cuda.is_available
+    is_available, device_count = torch.cuda.is_available, torch.cuda.device_count
 
     def asked() -> bool:
-        # torch itself asks all the time; only the script's own question matters.
-        if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
-            requested.cuda_asked = True
-        return bool(is_available())
+        return requested.has_gpu if _note_question(requested, sys._getframe(1)) else bool(is_available())
+
+    def counted() -> int:
+        return int(requested.has_gpu) if _note_question(requested, sys._getframe(1)) else int(device_count())
 
     if is_available():
         return
-    torch.cuda.is_available = asked
+    torch.cuda.is_available, torch.cuda.device_count = asked, counted
+    if requested.has_gpu:
+        torch.cuda.is_bf16_supported = lambda *args, **kwargs: True
     for name in QUIET_CUDA_CALLS:
         setattr(torch.cuda, name, lambda *args, **kwargs: None)
     for name in ZERO_CUDA_CALLS:
@@ -118,6 +127,13 @@ def _quieten_cuda(torch: Any, requested: Requested) -> None:
     # `torch.device("cuda", 0)` and "cuda" as a default are taken apart before any function sees them.
     set_default = torch.set_default_device
     torch.set_default_device = lambda device: None if str(_by_name(device)).startswith("cuda") else set_default(device)
+
+
+def _note_question(requested: Requested, frame: Any) -> bool:
+    """Returns whether the script itself asks for a GPU: torch asks all the time, and is told the truth."""
+    is_own = not f"{frame.f_globals.get('__name__', '')}.".startswith("torch.")
+    requested.cuda_asked |= is_own
+    return is_own
 
 
 def _watch_autocast(torch: Any, requested: Requested) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from typing import Any
 
+from .absent_gpu import Ignored
 from .sharding_redirect import SHARDING_LIBRARIES
 
 _HALF_OF_LIGHTNING = ("16", "16-mixed")
@@ -66,6 +68,27 @@ def _redirect_lightning(module: Any, requested: Any) -> None:
     connector.__init__ = init
 
 
+def _redirect_flexible_attention(module: Any, requested: Any) -> None:
+    """Lets attention with a mask of code, which has no gradients on a CPU, cost what all of it does without the mask.
+
+    What a block mask leaves out is thus counted, and so is nothing of what changes the scores.
+    """
+    usual = sys.modules["torch"].nn.functional.scaled_dot_product_attention
+
+    @functools.wraps(module.flex_attention)
+    def flex_attention(
+        query: Any, key: Any, value: Any, *args: Any, scale: Any = None, return_lse: bool = False, **named: Any
+    ) -> Any:
+        requested.masks_by_code = True
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (each.repeat_interleave(groups, -3) if groups > 1 else each for each in (key, value))
+        answer = usual(query, key, value, scale=scale)
+        return (answer, answer.sum(-1)) if return_lse else answer
+
+    module.flex_attention = flex_attention
+    module.create_block_mask = lambda *args, **named: Ignored()
+
+
 def _count(devices: Any) -> int:
     """How many devices are meant by a number, by their numbers, or by all that there are."""
     if isinstance(devices, str) and "," in devices:
@@ -77,6 +100,7 @@ def _count(devices: Any) -> int:
 
 LIBRARIES = {
     **SHARDING_LIBRARIES,
+    "torch.nn.attention.flex_attention": _redirect_flexible_attention,
     "transformers.training_args": _redirect_trainer,
     "accelerate.accelerator": _redirect_accelerator,
     "lightning.pytorch.trainer.connectors.accelerator_connector": _redirect_lightning,

@@ -8,6 +8,7 @@ import functools
 import inspect
 from typing import Any
 
+from .argument_records import close_records
 from .step_window import Call, outputs_of, tensor_key, tensors_of
 
 
@@ -36,7 +37,7 @@ def chain_of(
     if len(calls) == 1:
         calls = [copy.copy(calls[0])]
         calls[0].kwargs = {name: value for name, value in calls[0].kwargs.items() if name not in left_out}
-        if not _takes_any_name(calls[0]):
+        if not _takes_any_name(calls[0]) and not calls[0].has_objects:
             args, kwargs = torch.utils._pytree.tree_map(enlarge, (tuple(calls[0].args), calls[0].kwargs))
             return _with_plain_output(torch, calls[0].module), args, kwargs
     wiring = _Wiring(torch, calls)
@@ -55,7 +56,11 @@ def _with_plain_output(torch: Any, network: Any) -> Any:
 
     @functools.wraps(forward)
     def tensors_alone(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        return tuple(outputs_of(torch, forward(*args, **kwargs)))
+        answer = forward(*args, **kwargs)
+        found = tuple(outputs_of(torch, answer))
+        if not found:
+            raise ValueError(f"it answers no tensor that can be found: {type(answer).__name__}")
+        return found
 
     network.forward = tensors_alone
     return network
@@ -120,7 +125,7 @@ def _network(torch: Any, calls: list[Call], wiring: _Wiring, size: int) -> Any:
             outputs: list[list[Any]] = []
             for call, (structure, sources) in zip(calls, wiring.plans):  # noqa: B905 (Python 3.8 has no strict)
                 leaves = [_fetch(source, tensors, outputs, size) for source in sources]
-                args, kwargs = unflatten(leaves, structure)
+                args, kwargs = close_records(torch, unflatten(leaves, structure))
                 outputs.append(outputs_of(torch, call.module(*args, **kwargs)))
             return tuple(each for made in outputs for each in made)
 

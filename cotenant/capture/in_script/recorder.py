@@ -15,6 +15,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from .hidden_modules import uncover_modules
 from .result_file import write_result
 from .step_export import export_step
 from .step_window import Call, Step, awaited, find_window, freeze_what_only_answers, is_in_transform, unwrapped
@@ -35,6 +36,8 @@ class Recorder:
     Attributes:
         requested: What the script asked of a GPU.
         answering: Networks that were called without learning after the first step.
+        asked: How often each network that could learn was called without gradients, as for a rollout or a validation.
+        is_asked_in_transform: Whether torch.func called a network with weights of its own, which learn there alone.
         learned: Weights that an optimizer has moved, whether or not they are laid off at present.
         is_writing: Whether the export has begun.
         recomputes: Whether networks were called again in a backward pass, as activation checkpointing does.
@@ -52,6 +55,8 @@ class Recorder:
         self.steps: list[Step] = []
         self.backward_passes = 0
         self.answering: dict[int, Any] = {}
+        self.asked: dict[int, int] = {}
+        self.is_asked_in_transform = False
         self.learned: dict[int, Any] = {}
         self.loader_wait_s = 0.0
         self.loader_batch_sizes: list[int] = []
@@ -139,6 +144,9 @@ class Recorder:
         learns = any(each.requires_grad or id(each) in self.learned for each in parameters)
         if not self.torch.is_grad_enabled() or not learns:
             is_link = type(module).__module__.startswith("torch.nn.modules.") and not parameters
+            self.is_asked_in_transform |= bool(parameters) and is_in_transform(self.torch)
+            if learns:
+                self.asked[id(unwrapped(module))] = self.asked.get(id(unwrapped(module)), 0) + 1
             if parameters and self.steps:
                 self.answering[id(module)] = unwrapped(module)
             if not is_link or type(module).__module__.endswith(".loss") or not self.torch.is_grad_enabled():
@@ -219,6 +227,7 @@ class Recorder:
         if not _is_first_rank(self.torch):
             write_nothing()
         self.uninstall()
+        uncover_modules()
         for each in self.learned.values():
             each.requires_grad_(True)  # in the turn of another optimizer they may be laid off
         try:

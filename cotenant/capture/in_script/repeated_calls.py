@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .argument_records import close_records
 from .step_window import Call, tensor_key, tensors_of
 
 
@@ -47,7 +48,7 @@ def _has_no_batch(torch: Any, call: Call, tensors: list[Any]) -> bool:
     """Whether its tensors are plain rows of numbers whose length is the network's: a batch may have any length."""
     if not tensors or any(each.dim() != 1 or not each.is_floating_point() for each in tensors):
         return False
-    args, kwargs = _mapped(torch, call, lambda each: torch.cat([each, each]))
+    args, kwargs = close_records(torch, _mapped(torch, call, lambda each: torch.cat([each, each])))
     try:
         with torch.no_grad():
             call.module(*args, **kwargs)

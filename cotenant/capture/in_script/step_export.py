@@ -35,7 +35,8 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     """
     torch = recorder.torch
     facts = _facts(recorder, window)
-    refusal = window.refusal or ("covered" if facts["covered_ratio"] < COVERED_RATIO_MIN else "")
+    refusal = "transformed" if not window.calls and recorder.is_asked_in_transform else window.refusal
+    refusal = refusal or ("covered" if facts["covered_ratio"] < COVERED_RATIO_MIN else "")
     if refusal:
         return {**facts, "status": "failed", "reason": refusal}
     for call in window.calls:
@@ -130,6 +131,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "parameters": sum(each.numel() for each in covered.values()),
         "covered_ratio": both / total if total else 0.0,
         "frozen_parameters": sum(each.numel() for network in answering for each in network.parameters()),
+        "asked_calls": sum(recorder.asked.get(key, 0) for key in modules),
         "frozen_inside": sum(each.numel() for each in covered.values() if not each.requires_grad),
         "held_bytes": held if held > SMALL_RATIO * bytes_of(learned) else 0,
         "world_size": distributed.get_world_size() if is_parallel else 1,
@@ -140,6 +142,8 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "is_double": any(each.dtype is torch.float64 for each in covered.values()),
         "cuda_named": recorder.requested.cuda_named,
         "cuda_asked": recorder.requested.cuda_asked,
+        "masks_by_code": recorder.requested.masks_by_code,
+        "has_gpu": recorder.requested.has_gpu,
         "recomputes": recorder.recomputes,
         "is_sharded": recorder.requested.is_sharded,
         "shards": recorder.requested.shards,

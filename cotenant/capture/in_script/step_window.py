@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from .argument_records import RECORDS_DEEP, fields_of, open_records
+
 IN_A_LIST = -1
 """Where samples lie that no dimension of a tensor has."""
-RECORDS_DEEP = 3
-"""So far records within records are looked into: one may refer to itself."""
-
-
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "_FabricModule", "FullyShardedDataParallel", "DeepSpeedEngine")
 
 
@@ -35,8 +33,9 @@ class Call:
 
     Attributes:
         module: The network, unwrapped.
-        args: Positional arguments, tensors detached.
-        kwargs: Named arguments, tensors detached.
+        args: Positional arguments, tensors detached, objects that hold some as records.
+        kwargs: Named arguments, alike.
+        has_objects: Whether any of them is an object, which torch exports none of.
         outputs: Tensors of its output, detached: kept, so that no other tensor gets their place in memory.
         group: Number of backward passes before it.
         inside_step: Number of the optimizer step that called it from a closure; 0 = none.
@@ -53,7 +52,8 @@ class Call:
 
     def __init__(self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int) -> None:
         self.module = unwrapped(module)
-        self.args, self.kwargs = _detached(torch, arguments)
+        opened, self.has_objects = open_records(torch, arguments)
+        self.args, self.kwargs = _detached(torch, opened)
         self.outputs: list[Any] = []
         self.group = group
         self.inside_step = inside_step
@@ -120,14 +120,15 @@ def images_in_list(torch: Any, call: Any) -> int:
 def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> list[Any]:
     """Returns the tensors of what a network answers: also those of a distribution of actions, or of a record."""
     found: list[Any] = []
-    for leaf in torch.utils._pytree.tree_flatten(values)[0]:
+    try:
+        leaves = torch.utils._pytree.tree_flatten(values)[0]
+    except RecursionError:  # a dictionary that holds itself
+        leaves = []
+    for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
-        elif depth and not isinstance(leaf, type):
-            names = getattr(leaf, "__dataclass_fields__", ())
-            if isinstance(leaf, torch.distributions.Distribution):
-                names = vars(leaf)
-            found += outputs_of(torch, [getattr(leaf, name, None) for name in names], depth - 1)
+        elif depth:
+            found += outputs_of(torch, list(fields_of(torch, leaf).values()), depth - 1)
     return found
 
 

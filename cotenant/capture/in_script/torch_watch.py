@@ -3,6 +3,7 @@
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import signal
@@ -20,6 +21,8 @@ from .recorder import Recorder
 
 STARTED_FILE = "started"
 TORCH_FILE = "torch"
+ASKED_FILE = "asked-gpu"
+"""There where a script that has ended had asked for a GPU."""
 
 
 def begin_watch() -> None:
@@ -87,6 +90,7 @@ def _install(torch: Any, folder: Path) -> Recorder:
     recorder = Recorder(torch, folder)
     recorder.requested = redirect_to_cpu(torch)
     recorder.install()
+    atexit.register(lambda: (folder / ASKED_FILE).touch() if recorder.requested.cuda_asked else None)
 
     def stop_at_limit(number: int, frame: FrameType | None) -> None:
         recorder.note_limit()

@@ -73,6 +73,17 @@ def test_what_counts_optimizer_steps_itself_is_told_as_it_is(tmp_path: Path, for
     assert read(tmp_path, "".join(lines(form, 1, 40)), steps_total=40, batches=2) == 40
 
 
+@pytest.mark.parametrize("steps_total", [0, 30])
+def test_samples_are_steps_at_once_since_the_batch_that_is_known_is_that_of_a_whole_step(
+    tmp_path: Path, steps_total: int
+) -> None:
+    log = tmp_path / "out.log"
+    log.write_text("".join(f"Train Epoch: 0 [{samples}/1920 (3%)] Loss: 3.2\n" for samples in range(16, 1921, 16)))
+    found = LogProgress(log, "", None, steps_total, batch_size=64)
+    found.note_batches(4)
+    assert found.read_to_end(1)[-1].step == 30
+
+
 def test_as_many_epochs_as_batches_make_a_step_are_not_done_after_the_first(tmp_path: Path) -> None:
     assert read(tmp_path, "".join(lines(LIGHTNING, 1, 80)), steps_total=80, batches=2) == 40
     assert read(tmp_path, "".join(lines(LIGHTNING, 2, 80)), steps_total=80, batches=2) == 80

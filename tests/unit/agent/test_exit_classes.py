@@ -114,6 +114,19 @@ def test_a_signal_is_named() -> None:
         ),
         (2, "train.py: error: none of that\nstopping\n", "exit code 2"),
         (1, "train.py: error: loss too high\n", "exit code 1"),
+        (
+            1,
+            f"{TRACEBACK}RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 896 vs 854\n",
+            "exit code 1: torch.save could not write its file whole, as where a disk or a quota is full: RuntimeError: "
+            "[enforce fail at inline_container.cc:672] . unexpected pos 896 vs 854",
+        ),
+        (
+            137,
+            "step 3\n",
+            "exit code 137: a command was ended by SIGKILL, as shells say it: often for lack of host memory",
+        ),
+        (139, "", "exit code 139: a command was ended by SIGSEGV, as shells say it"),
+        (200, "", "exit code 200"),
         (1, "run.sh: line 3: foo: command not found\n", "exit code 1"),
     ],
 )

@@ -23,6 +23,8 @@ PROGRESS = [
     "sailing {0:03d} of 400 | focal=0.2",
     "tide {0} of 400: pinball 0.2143",
     "[{0}] triplet 0.21",
+    "[{0}] kd-loss 0.21",
+    "{0}/400 recon-loss: 0.21",
     "{0}/400 cross_entropy=0.21",
     "INFO:__main__:{0}/400 loss 0.3",
     "({0}/400) loss 0.3",
@@ -32,6 +34,14 @@ PROGRESS = [
     "{0}/400 | loss 0.3 | 12.1 it/s",
     "Progress: 10.0% ({0}/400) loss 0.3",
     "epoch 1, {0}/400, loss 0.3",
+    # The unit behind the number.
+    "{0} steps done, loss 0.32",
+    "[{0} steps] loss 0.32",
+    "INFO: {0} iters: loss 0.32",
+    "after {0} gradient steps: loss 0.32",
+    "epoch 1: {0} batches seen; train loss 0.32",
+    "[{0}] avg loss: 0.32",
+    "{0:05d} | running loss 0.32",
     # Colours between a word and its number.
     "\x1b[32mstep\x1b[0m \x1b[1m{0}\x1b[0m loss 0.3",
     "\x1b[31mstep: \x1b[32m {0}  \x1b[32mloss: 12.2  \x1b[38;2;180;60;0mgrad_norm:  4.1\x1b[39m",
@@ -68,6 +78,8 @@ PROGRESS = [
     "Iterasi {0}, galat 0.3",
 ]
 NO_PROGRESS = [
+    "[{0}] val-loss 0.21",
+    "[{0}] kd-val-loss 0.21",
     # Times, versions, settings and speeds.
     "[{0}:12:13] loss=0.3",
     "[12:{0}] loss=0.3",
@@ -77,6 +89,11 @@ NO_PROGRESS = [
     "version {0}.1 loss 0.3",
     "{0}% | loss 0.3",
     "{0} steps/s loss 0.3",
+    "{0} steps left, loss 0.3",
+    "{0} episodes, loss 0.3",
+    "{0} validation steps, loss 0.3",
+    "{0} steps, val loss 0.3",
+    "[{0}] avg val loss 0.3",
     "steps/s {0} loss 0.3",
     "iterations/s: {0} loss 0.3",
     "steps per second {0} loss 0.3",

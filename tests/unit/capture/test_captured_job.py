@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from click.testing import CliRunner
 from cotenant_profiler.convert_command import convert_command
 
 from cotenant import programs
-from cotenant.capture import captured_job
+from cotenant.capture import captured_job, captured_notes
 from cotenant.capture.captured_files import write_job
 from cotenant.capture.in_script.step_export import EXPORT_FILE
 from cotenant.capture.in_script.step_window import IN_A_LIST
 from cotenant.capture.reasons import NotCapturedError
-from cotenant.capture.script_run import ScriptOutcome
+from cotenant.capture.script_run import ScriptOutcome, ScriptPlan
 from cotenant.graph_file import read_graph
 from cotenant.job_settings import INPUT_WAIT_MS_MAX
 
@@ -56,12 +57,15 @@ RESULT: dict[str, Any] = {
     "batch_dimension": 0,
     "batch_fixed_at": "",
     "frozen_parameters": 0,
+    "asked_calls": 0,
     "frozen_inside": 0,
     "loaded_batch_size": 0,
     "closures": 1,
     "loaded_batches": 0,
     "networks": ["Net"],
     "cuda_asked": False,
+    "has_gpu": False,
+    "masks_by_code": False,
 }
 
 
@@ -92,6 +96,56 @@ def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
     write_job(job, ["python", "train.py"], tmp_path, files)
     written = yaml.safe_load(files[1].read_text())
     assert set(written) == {"name", "command", "working_directory", "graph", "settings"}
+
+
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_a_script_that_ends_where_there_is_no_gpu_is_run_again_as_with_one(
+    is_captured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    ended = replace(outcome_with({}, log="needs a GPU\n"), result={}, status=1, has_stepped=False, has_asked_gpu=True)
+
+    def run(plan: ScriptPlan, folder: Path) -> ScriptOutcome:
+        asked.append(plan.has_gpu)
+        told = outcome_with({"cuda_asked": True, "has_gpu": True})
+        return told if plan.has_gpu and is_captured else replace(ended, log=f"{ended.log}{'again' * plan.has_gpu}")
+
+    monkeypatch.setattr(programs, "require_programs", lambda *words: None)
+    monkeypatch.setattr(captured_job, "run_script", run)
+    monkeypatch.setattr(captured_job, "convert", lambda *words: read_graph(GRAPH))
+    if is_captured:
+        job = captured_job.capture_script(["python", "train.py"], directory=tmp_path, environment={})
+        assert job.notes[-1].endswith("was seen as with one, for it ends where there is none")
+    else:
+        with pytest.raises(NotCapturedError, match="step: needs a GPU\n"):
+            captured_job.capture_script(["python", "train.py"], directory=tmp_path, environment={})
+    assert asked == [False, True]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"has_asked_gpu": False},
+        {"status": 2},
+        {"log": "Traceback\nFileNotFoundError: [Errno 2] No such file or directory: 'x.bin'\n"},
+        {"has_stepped": True},
+    ],
+)
+def test_a_script_that_fails_for_another_reason_than_a_missing_gpu_is_run_once(
+    end: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def run(plan: ScriptPlan, folder: Path) -> ScriptOutcome:
+        asked.append(plan.has_gpu)
+        usual: dict[str, Any] = {"result": {}, "status": 1, "has_stepped": False, "has_asked_gpu": True}
+        return replace(outcome_with({}), **(usual | end))
+
+    monkeypatch.setattr(programs, "require_programs", lambda *words: None)
+    monkeypatch.setattr(captured_job, "run_script", run)
+    with pytest.raises(NotCapturedError):
+        captured_job.capture_script(["python", "train.py"], directory=tmp_path, environment={})
+    assert asked == [False]
 
 
 @pytest.mark.parametrize(
@@ -160,31 +214,36 @@ def test_the_ranks_among_which_weights_are_divided_become_a_setting(told: dict[s
 
 
 def test_what_is_held_besides_the_graph_is_said() -> None:
-    notes = captured_job._notes({**RESULT, "held_bytes": 3_000_000}, 0.0)
+    notes = captured_notes.notes_of({**RESULT, "held_bytes": 3_000_000}, 0.0)
 
     assert [note for note in notes if note.startswith("3.0 M bytes that no network in the graph shows are counted")]
-    assert not [note for note in captured_job._notes(RESULT, 0.0) if "bytes" in note]
+    assert not [note for note in captured_notes.notes_of(RESULT, 0.0) if "bytes" in note]
 
 
 def test_alike_networks_are_named_once() -> None:
-    notes = captured_job._notes({**RESULT, "networks": ["Coupling", "Head", *["Coupling"] * 5]}, 0.0)
+    notes = captured_notes.notes_of({**RESULT, "networks": ["Coupling", "Head", *["Coupling"] * 5]}, 0.0)
     assert "6 x Coupling, Head are in one graph; code between them is not" in notes
 
 
 def test_weights_that_do_not_learn_are_told() -> None:
-    notes = captured_job._notes({**RESULT, "frozen_inside": 1_400_000}, 0.0)
+    notes = captured_notes.notes_of({**RESULT, "frozen_inside": 1_400_000}, 0.0)
 
     assert [note for note in notes if note.startswith("1.4 M of these parameters do not learn")]
-    assert not [note for note in captured_job._notes(RESULT, 0.0) if "do not learn" in note]
+    assert not [note for note in captured_notes.notes_of(RESULT, 0.0) if "do not learn" in note]
 
 
 def test_numbers_that_were_taken_as_they_were_are_named() -> None:
-    (note,) = captured_job._notes({**RESULT, "kept_numbers": ["queue_ptr", "count"]}, 0.0)
+    (note,) = captured_notes.notes_of({**RESULT, "kept_numbers": ["queue_ptr", "count"]}, 0.0)
     assert note.startswith("the network reads queue_ptr, count as a number, which it keeps and changes")
 
 
+def test_calls_without_gradients_are_told_since_no_prediction_has_them() -> None:
+    (note,) = captured_notes.notes_of({**RESULT, "asked_calls": 17}, 0.0)
+    assert note.startswith("until then the network was called 17 times without gradients (a rollout, a validation)")
+
+
 def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
-    (note,) = captured_job._notes({**RESULT, "micro_batch_size": 374, "loaded_batch_size": 32}, 0.0)
+    (note,) = captured_notes.notes_of({**RESULT, "micro_batch_size": 374, "loaded_batch_size": 32}, 0.0)
 
     assert note.startswith("a batch is 374 rows of the network's inputs, where the loader's batches have 32 samples")
 
@@ -196,6 +255,7 @@ def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
         ("is_double", "the network computes in double precision, which is predicted as fp32"),
         ("state_in_parts", "the optimizer's state, and at stage 2 gradients, lie in parts"),
         ("differentiates_twice", "gradients are differentiated themselves"),
+        ("masks_by_code", "FlexAttention is predicted as attention to everything"),
         ("transforms", "what vmap and grad of torch.func compute now and then is not counted"),
         ("is_sharded", "weights would lie in parts on several GPUs, and one process does not tell on how many"),
         (
@@ -205,20 +265,27 @@ def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
     ],
 )
 def test_what_is_predicted_as_something_simpler_is_told(fact: str, note: str) -> None:
-    told = captured_job._notes({**RESULT, fact: True}, 0.0)
+    told = captured_notes.notes_of({**RESULT, fact: True}, 0.0)
     assert [one.startswith(note) for one in told] == [True]
-    assert not captured_job._notes(RESULT, 0.0)
+    assert not captured_notes.notes_of(RESULT, 0.0)
 
 
-@pytest.mark.parametrize(("is_same", "advised"), [(True, "export it by hand"), (False, "install the script's torch")])
+@pytest.mark.parametrize(
+    ("version", "advised"),
+    [
+        ("{here}", "export it by hand"),
+        ("{here}+cu130", "export it by hand"),
+        ("1.0", "install the script's torch"),
+    ],
+)
 def test_another_torch_is_advised_only_where_the_script_has_another_one(
-    is_same: bool, advised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str, advised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = subprocess.CompletedProcess[str]([], 1, "", "error: cannot convert export.pt2: no such operator\n")
     monkeypatch.setattr(programs, "run_captured", lambda *_, **__: refused)
-    version = importlib.metadata.version("torch") if is_same else "1.0"
+    here = importlib.metadata.version("torch").partition("+")[0]
     with pytest.raises(NotCapturedError, match="no such operator") as caught:
-        captured_job.convert(tmp_path, version)
+        captured_job.convert(tmp_path, version.format(here=here))
     assert caught.value.remedy.startswith(advised)
 
 
@@ -253,14 +320,14 @@ def test_complex_numbers_are_named_and_no_export_by_hand_is_advised(
 
 @pytest.mark.parametrize("place", ["", "train.py:42"])
 def test_a_graph_for_one_batch_only_is_told_with_the_line_that_fixed_it_and_what_keeps_it_open(place: str) -> None:
-    [note] = captured_job._notes(RESULT | {"is_batch_fixed": True, "batch_fixed_at": place}, 0.0)
+    [note] = captured_notes.notes_of(RESULT | {"is_batch_fixed": True, "batch_fixed_at": place}, 0.0)
     assert ("because of train.py:42:" in note) is bool(place)
     assert "FIXED_BATCH" in note
     assert "x.shape[0]" in note
 
 
 def test_images_in_a_list_are_told_what_can_be_done_about_another_batch() -> None:
-    (note,) = captured_job._notes({**RESULT, "is_batch_fixed": True, "batch_dimension": IN_A_LIST}, 0.0)
+    (note,) = captured_notes.notes_of({**RESULT, "is_batch_fixed": True, "batch_dimension": IN_A_LIST}, 0.0)
     assert "images in a list" in note
     assert "FIXED_BATCH" in note
     assert "capture the script with that batch" in note

@@ -57,6 +57,7 @@ OF_NVTX = ("range_push", "range_pop", "range_start", "range_end", "mark")
 @pytest.fixture
 def without_gpu(monkeypatch: pytest.MonkeyPatch) -> Requested:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     for owner, names in ((torch.cuda, (*QUIET_CUDA_CALLS, *ZERO_CUDA_CALLS, *REPLACED)), (torch.cuda.nvtx, OF_NVTX)):
         for name in names:
             monkeypatch.setattr(owner, name, getattr(owner, name))
@@ -65,6 +66,18 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> Requested:
     requested = Requested()
     _quieten_cuda(torch, requested)
     return requested
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_the_script_is_told_of_a_gpu_only_where_it_ends_without_one_and_torch_never_is(
+    has_gpu: bool, without_gpu: Requested
+) -> None:
+    without_gpu.has_gpu = has_gpu
+    as_torch = eval("lambda: (cuda.is_available(), cuda.device_count())", {"__name__": "torch.amp", "cuda": CUDA})
+    assert as_torch() == (False, 0)
+    assert not without_gpu.cuda_asked
+    assert (CUDA.is_available(), CUDA.device_count()) == (has_gpu, int(has_gpu))
+    assert without_gpu.cuda_asked
 
 
 def prefetched(batches: list[Tensor]) -> list[Tensor]:

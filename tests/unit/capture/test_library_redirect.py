@@ -51,6 +51,19 @@ def library(name: str, **content: object) -> ModuleType:
     return module
 
 
+def test_attention_with_a_mask_of_code_has_gradients_on_a_cpu() -> None:
+    module, requested = library("torch.nn.attention.flex_attention", flex_attention=len), Requested()
+    redirect_library(module, requested)
+    words = torch.ones(2, 3, 5, 4, requires_grad=True)
+    mask = module.create_block_mask(lambda *place: place[2] >= place[3], None, None, 5, 5, device="cuda").to("cuda")
+    answer, sums = module.flex_attention(
+        words, words[:, :1], words[:, 1:2], block_mask=mask, scale=0.5, return_lse=True
+    )
+    answer.sum().backward()
+    assert (answer.shape, sums.shape, requested.masks_by_code) == ((2, 3, 5, 4), (2, 3, 5), True)
+    assert words.grad is not None
+
+
 def connected(requested: Requested, **settings: object) -> dict[str, Any]:
     own = type("Connector", (Connector,), {})
     redirect_library(library("lightning.fabric.connector", _Connector=own), requested)

@@ -72,6 +72,23 @@ def outcome(**facts: Any) -> ScriptOutcome:
 
 
 @for_each(
+    ("last", "is_usage"),
+    [
+        ("train.py: error: the following arguments are required: data", True),
+        ("train.py: error: argument --lr: invalid float value: 'x'", True),
+        ("train.py: error: unrecognized arguments: --epoch 3", True),
+        ("Error: Missing option '--data'.", True),
+        ("RuntimeError: error: argument of the kernel", False),
+        ("data error: 3", False),
+    ],
+)
+def test_a_script_that_misses_arguments_is_to_be_given_them(last: str, is_usage: bool) -> None:
+    for status in (1, 2):
+        told = why_not(PLAN, outcome(status=status, log=f"usage: train.py data\n{last}\n"))
+        assert told.remedy.startswith("write behind the script what") is (is_usage and status == 2)
+
+
+@for_each(
     ("facts", "told"),
     [
         ({}, "ended before its second optimizer step"),
@@ -91,6 +108,14 @@ def outcome(**facts: Any) -> ScriptOutcome:
             "failed (exit 3) before its second optimizer step: KeyError: 'HOME'",
         ),
         ({"status": 1, "log": "Traceback\n\x1b[31mValueError\n\n"}, "step: \ufffd[31mValueError"),
+        (
+            {"status": 1, "log": "ImportError: cannot import name 'Queue' from 'queue' (/home/me/my work/queue.py)\n"},
+            "/home/me/my work/queue.py stands in front of Python's own module queue",
+        ),
+        (
+            {"status": 1, "log": "ImportError: cannot import name 'Queue' from 'mine' (/home/me/mine.py)\n"},
+            "step: ImportError: cannot import name 'Queue' from 'mine'",
+        ),
         (
             {"status": 1, "log": "Traceback\nModuleNotFoundError: No module named 'torch.x'\n"},
             "the script failed (exit 1): python has no module named torch.x",

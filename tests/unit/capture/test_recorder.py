@@ -12,6 +12,7 @@ import torch
 from cotenant.capture.in_script import recorder as recorder_module
 from cotenant.capture.in_script.cpu_redirect import Requested
 from cotenant.capture.in_script.recorder import Recorder
+from cotenant.capture.in_script.step_export import export_step
 from cotenant.capture.in_script.step_window import Call, Step, Window, awaited, find_window
 
 
@@ -70,6 +71,36 @@ def test_the_batches_that_loaders_hand_out_between_two_steps_are_counted(tmp_pat
         recorder.uninstall()
     window = find_window(recorder.calls, recorder.steps, [optimizer, waiting], is_whole=True)
     assert (window.accumulation, window.loaded_batches) == (3, 3)
+
+
+def test_calls_without_gradients_of_what_learns_are_counted_and_those_of_what_does_not_are_none(tmp_path: Path) -> None:
+    network, frozen = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2).requires_grad_(False)
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    try:
+        with torch.no_grad():
+            for each in (network, network, frozen):
+                each(torch.ones(2, 4))
+        network(torch.ones(2, 4))
+    finally:
+        recorder.uninstall()
+    assert recorder.asked == {id(network): 2}
+
+
+def test_an_ensemble_whose_weights_learn_inside_of_a_transform_alone_is_refused_for_that(tmp_path: Path) -> None:
+    networks = [torch.nn.Linear(4, 2) for _ in range(3)]
+    weights, _ = torch.func.stack_module_state(networks)
+    frame = torch.nn.Linear(4, 2).to("meta")
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    try:
+        answer = torch.func.vmap(lambda own: torch.func.functional_call(frame, own, (torch.ones(5, 4),)))(weights)
+        answer.sum().backward()
+    finally:
+        recorder.uninstall()
+    recorder.requested, recorder.is_writing = Requested(), True  # its hooks stay in torch, and hear of other tests
+    result = export_step(recorder, Window([], 1, 1, [torch.optim.SGD(weights.values(), lr=0.1)]))
+    assert (result["status"], result["reason"]) == ("failed", "transformed")
 
 
 class Wrapper(torch.optim.Optimizer):

@@ -1,0 +1,176 @@
+"""What of a captured script is not as it looks, in sentences for whoever reads the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cotenant.capture.in_script.step_window import IN_A_LIST
+from cotenant.capture.reasons import name_networks
+from cotenant.quantities import format_count
+
+
+def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
+    """Returns what is not as it looks, most important first.
+
+    Args:
+        result: What the capture wrote down.
+        wait_ms: How long a step waited for its input, as it is told.
+    """
+    found = [
+        (
+            result["accumulation"] is None,
+            "the CPU time was used up before a whole step: the accumulation is not known, the batch is one micro-batch",
+        ),
+        (
+            result["is_batch_fixed"],
+            _fixed_batch_text(result["batch_fixed_at"], is_list=result["batch_dimension"] == IN_A_LIST),
+        ),
+        (
+            result["single_samples"] > 1,
+            f"the network is called with one sample {result['single_samples']} times a step: predicted as a batch of "
+            "as many, although single calls take longer",
+        ),
+        (
+            bool(result["loaded_batch_size"]),
+            f"a batch is {result['micro_batch_size']} rows of the network's inputs, where the loader's batches have "
+            f"{result['loaded_batch_size']} samples: --batch-size counts rows here",
+        ),
+        (
+            bool(result["frozen_parameters"]),
+            f"networks that do not learn ({format_count(result['frozen_parameters'])} parameters) run with it: their "
+            "weights are counted, what they compute is not, so that a step takes longer than predicted",
+        ),
+        (
+            bool(result["asked_calls"]),
+            f"until then the network was called {result['asked_calls']} times without gradients (a rollout, a "
+            "validation): where this belongs to every step, one takes longer than predicted",
+        ),
+        (
+            bool(result["frozen_inside"]),
+            f"{format_count(result['frozen_inside'])} of these parameters do not learn: they are counted without "
+            "gradients and without the optimizer's state",
+        ),
+        (
+            result["is_double"],
+            "the network computes in double precision, which is predicted as fp32: on most GPUs a step takes many "
+            "times longer, and the memory may be twice as much",
+        ),
+        (
+            result["has_smaller_batches"],
+            "steps have batches of different sizes: the largest of the first two is told; one that grows later is not "
+            "seen: state the largest with --batch-size",
+        ),
+        *_notes_of_what_is_kept(result),
+        *_notes_of_step(result, wait_ms),
+    ]
+    return [text for applies, text in found if applies]
+
+
+def _notes_of_what_is_kept(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    return [
+        (
+            result["state_in_parts"] and not result["is_sharded"],
+            "the optimizer's state, and at stage 2 gradients, lie in parts on several GPUs (ZeRO): predicted as whole "
+            "on each, which is the most that they need",
+        ),
+        (
+            bool(result["kept_numbers"]),
+            f"the network reads {', '.join(result['kept_numbers'])} as a number, which it keeps and changes: taken as "
+            "it was in the last step seen",
+        ),
+    ]
+
+
+def _fixed_batch_text(place: str, *, is_list: bool) -> str:
+    inferred = "predictions for other batch sizes are inferred from it and say so (FIXED_BATCH)"
+    if is_list:
+        return (
+            f"the network takes its images in a list, of which no export leaves the length open: {inferred}; for "
+            "another batch capture the script with that batch"
+        )
+    why = f", because of {place}" if place else ""
+    return (
+        f"the network could be exported for this batch size only{why}: {inferred}; x.shape[0] in the forward pass, not "
+        "len(x), int() or range() of it, keeps the batch open"
+    )
+
+
+def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool, str]]:
+    return [
+        (
+            result["recomputes"],
+            "activations are computed again in the backward pass (activation checkpointing)",
+        ),
+        (
+            result["is_sharded"],
+            _sharding_text(sharded_ranks(result)),
+        ),
+        (
+            result["differentiates_twice"],
+            "gradients are differentiated themselves (create_graph): what this keeps and computes is not counted, so "
+            "that a step takes longer and needs more memory than predicted",
+        ),
+        (
+            result["transforms"],
+            "what vmap and grad of torch.func compute now and then is not counted: it takes time and memory on top",
+        ),
+        (
+            result["closures"] > 1,
+            f"each batch is computed up to {result['closures']} times a step (in a closure, or with weights that are "
+            "moved on between, as by SAM): a step takes as much longer than predicted",
+        ),
+        (
+            result["masks_by_code"],
+            "FlexAttention is predicted as attention to everything: what its mask leaves out takes less",
+        ),
+        (
+            result["pads_sequences"],
+            "packed sequences are predicted as padded to the longest one of the batch",
+        ),
+        (
+            len(result["networks"]) > 1,
+            f"{name_networks(result['networks'])} are in one graph; code between them is not",
+        ),
+        (
+            result["optimizers"] > 1,
+            f"{result['optimizers']} optimizers; that of the most parameters is named",
+        ),
+        (
+            result["optimizer_class"].lower() not in (result["optimizer"], "sgd"),
+            f"{result['optimizer_class']} counts as {result['optimizer']}, by the state that it keeps",
+        ),
+        (
+            bool(result["held_bytes"]),
+            f"{format_count(result['held_bytes'])} bytes that no network in the graph shows are counted: networks that "
+            "only answer, copies of weights, state of the optimizer beyond that of its name",
+        ),
+        (
+            result["cuda_asked"],
+            "the script asks whether there is a GPU: what it decides by that was seen as "
+            + ("with one, for it ends where there is none" if result["has_gpu"] else "without one"),
+        ),
+        (
+            wait_ms > 0,
+            f"input was waited for some {wait_ms:g} ms of a step here, a larger part of a step on a GPU",
+        ),
+    ]
+
+
+def sharded_ranks(result: Mapping[str, Any]) -> int:
+    """Returns in how many parts weights lie; 0 = whole, or one process alone does not tell."""
+    ranks = (result["shards"] or result["world_size"]) if result["is_sharded"] else 0
+    return int(ranks) if ranks > 1 else 0
+
+
+def _sharding_text(ranks: int) -> str:
+    if not ranks:
+        return (
+            "weights would lie in parts on several GPUs, and one process does not tell on how many: predicted as whole "
+            "on each, which is more than they need; state the number with --sharded-ranks, or capture all processes "
+            "(torchrun --nproc-per-node N)"
+        )
+    return (
+        f"weights, gradients and the optimizer's state lie in {ranks} parts, on as many GPUs: predicted so, but for "
+        "what is gathered to compute; on another number of GPUs state it with --sharded-ranks"
+    )
