@@ -4,7 +4,7 @@ The scripts look nothing like examples/: one has argparse and tqdm's bar, the ot
 They run in a Python of their own (COTENANT_STRANGERS_PYTHON, or --python: one with torch, lightning and tqdm), outside
 the clone, against an empty state with one stand-in device. Both accept a slowdown of 300 %, since each uses the core
 whole: a stranger reads that in the reason of the second job. Lightning draws with rich where that is installed: its
-script gets TTY_COMPATIBLE=1, as docs/training_scripts.md says. With `--plain` two other scripts take their place, which
+script gets TTY_COMPATIBLE=1, as docs/progress.md says. With `--plain` two other scripts take their place, which
 need torch alone, wait for their input in loops of their own and accept the usual 20 %; with `--transformers` a Trainer
 of transformers and a loop of accelerate, which wait for their input and accept 300 % as well. They are co-located once
 both train there: one that is being measured next to a paused one is not yet. Minutes are of the wall, and of a machine

@@ -71,7 +71,7 @@ def observe(
 
     A job is a job of Slurm, a pod, a container, else a process group. Of Ray it is a worker process, named after its
     job, a submitted program, or all ranks of Ray Train. Steps are read off what
-    it prints into a file, by the usual forms (docs/training_scripts.md); of a job that prints none, the period of its
+    it prints into a file, by the usual forms (docs/progress.md); of a job that prints none, the period of its
     utilization is told instead. A job that sets COTENANT_JOB='cotenant graph=SHA256 batch=64' in its environment can be
     learned from.
     """

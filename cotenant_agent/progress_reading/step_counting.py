@@ -2,7 +2,7 @@
 
 A progress bar begins again with every epoch, validation has a bar of its own, and several processes may print the same
 bar. What is in doubt is not added: a job that seems further than it is could be called finished when it is stopped.
-The rules stand in `docs/training_scripts.md`, "Progress". Pure.
+The rules stand in `docs/progress.md`. Pure.
 """
 
 from __future__ import annotations
