@@ -275,7 +275,7 @@ class KeptIndex:
     @property
     def lengths(self) -> RemainingTimeQueue:
         """The ready jobs by remaining time."""
-        return self._state.waiting.read_lengths((device for device, _ in self.inventory.gpus), self._state.predictions)
+        return self._state.waiting.read_lengths((device for device, *_ in self.inventory.gpus), self._state.predictions)
 
     @property
     def prediction_changes(self) -> ChangeLog:

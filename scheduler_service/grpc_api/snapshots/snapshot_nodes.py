@@ -9,6 +9,7 @@ from operator import and_, lt
 
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.empty_cluster import EmptyCluster
+from scheduler_service.core.cluster_view.inventory import kinds_of
 from scheduler_service.core.cluster_view.listed_gpus import ListedGpus
 from scheduler_service.core.cluster_view.view import GpuView
 from scheduler_service.core.copied_record import make_records
@@ -74,13 +75,11 @@ def read_nodes(nodes: RowColumns) -> SnapshotNodes:
     takes_jobs = [*chain.from_iterable(map(repeat, schedulable, counts))]
     usable = dict(compress(zip(node_ids, _nodes(nodes, made, counts), strict=True), schedulable))
     are_open = [*map(and_, healthy, takes_jobs)]
-    taken, open_ids, of_taken, kinds = (
-        [*compress(column, are_open)] for column in (made, gpu_ids, of_node, zip(devices, memory_bytes, strict=True))
-    )
+    taken, open_ids, of_taken = ([*compress(column, are_open)] for column in (made, gpu_ids, of_node))
     views = make_records(GpuView, len(taken), gpu=taken, node_id=of_taken)
     empty = dict(zip(open_ids, views, strict=True))
     is_in_order = all(map(lt, node_ids, node_ids[1:]))
-    columns = ListedGpus(taken, open_ids, of_taken, kinds) if is_in_order else None
+    columns = ListedGpus(taken, open_ids, of_taken, kinds_of(taken)) if is_in_order else None
     return SnapshotNodes(
         usable=usable,
         gpus=dict(zip(gpu_ids, made, strict=True)),
