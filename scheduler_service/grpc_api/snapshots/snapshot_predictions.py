@@ -82,8 +82,7 @@ class SnapshotPredictions(PredictionStore):
     ) -> None:
         super().__init__()
         for device, ways in sharing.items():
-            (way,) = ways if len(ways) == 1 else (DeviceSharing.UNSTATED,)
-            self.share(device, way, ways=len(ways))
+            self.share(device, *ways)
         self.caller = WaitingCaller()
         self._rows = rows
         self._answers: dict[PairPlace, PairPrediction] = {}

@@ -114,6 +114,7 @@ class OjppPacking:
             or len(self._view.pending) < JOBS_IN_ARRAYS_MIN
             or self._view.explain
             or len(self._inventory.gpus) > 1
+            or self._view.predictions.ways_counts
             or not self._rules.bounds_harmless_collisions
             or not self._rules.prefers_devices_in_use
         ):
@@ -183,7 +184,7 @@ class OjppPacking:
         devices: list[Device] = []
         for entry in map(self._view.gpus.__getitem__, gpu_ids):
             there = self._only_job(entry)
-            if there is not None and sure.include(there):
+            if there is not None and sure.include(there, entry.gpu):
                 refusals.unasked.append((worker, entry))
                 continue
             found = self._device(worker, entry)
