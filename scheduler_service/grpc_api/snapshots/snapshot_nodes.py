@@ -61,6 +61,9 @@ def read_nodes(nodes: RowColumns) -> SnapshotNodes:
     gpu_ids, memory_bytes, healthy = gpus["gpu_id"], gpus["memory_bytes"], gpus["healthy"]
     devices = _shared_names(gpus["device"])
     counts = [*map(len, nodes["gpus"])]
+    sharing = _sharing({*zip(devices, gpus["sharing"], strict=True)})
+    # Of a type that is shared in one way all pairs are those of its type: there is nothing to tell apart.
+    ways = {"sharing": [*map(DeviceSharing, gpus["sharing"])]} if any(len(way) > 1 for way in sharing.values()) else {}
     made = make_records(
         Gpu,
         len(gpus),
@@ -69,6 +72,7 @@ def read_nodes(nodes: RowColumns) -> SnapshotNodes:
         memory_bytes=memory_bytes,
         healthy=healthy,
         index=[*chain.from_iterable(map(range, counts))],
+        **ways,
     )
     node_ids, schedulable = nodes["node_id"], nodes["schedulable"]
     of_node = [*chain.from_iterable(map(repeat, node_ids, counts))]
@@ -89,7 +93,7 @@ def read_nodes(nodes: RowColumns) -> SnapshotNodes:
         },
         least_memory_bytes=_least_memory_bytes(set(zip(devices, memory_bytes, healthy, strict=True))),
         queues={name: frozenset(queues) for name, queues in zip(node_ids, nodes["queues"], strict=True) if queues},
-        sharing=_sharing({*zip(devices, gpus["sharing"], strict=True)}),
+        sharing=sharing,
     )
 
 
