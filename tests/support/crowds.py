@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduler_service.core.cluster_view.view import SchedulingView
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Start, unfolded
 from scheduler_service.core.records import JobRequest, Node, Share
 from tests.support.scheduling import GIB, job, memory, node, pair, pending, prediction, running, store, view
@@ -53,7 +53,22 @@ def dense_view(
         )
         for index, device in enumerate(generator.sample(devices, k=len(devices) // 2))
     ]
-    waiting = [
+    waiting = _drawn_jobs(generator, keys)
+    for facts in (nodes, holding, waiting) if shuffled else ():
+        random.Random(seed + 1).shuffle(facts)
+    return view(
+        nodes=nodes,
+        waiting=waiting,
+        holding=holding,
+        predictions=known,
+        now_ms=20_000_000,
+        explain=explain,
+        nodes_per_job_max=nodes_max,
+    )
+
+
+def _drawn_jobs(generator: random.Random, keys: Sequence[str]) -> list[PendingJob]:
+    return [
         pending(
             job(
                 f"p{index}",
@@ -70,17 +85,6 @@ def dense_view(
         )
         for index in range(generator.randrange(12))
     ]
-    for facts in (nodes, holding, waiting) if shuffled else ():
-        random.Random(seed + 1).shuffle(facts)
-    return view(
-        nodes=nodes,
-        waiting=waiting,
-        holding=holding,
-        predictions=known,
-        now_ms=20_000_000,
-        explain=explain,
-        nodes_per_job_max=nodes_max,
-    )
 
 
 def sliced(machine: Node, generator: random.Random, ratio: float) -> Node:

@@ -10,6 +10,8 @@ import pytest
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core import events
 from scheduler_service.core.cluster_view.inventory import is_slice, kind_of, may_replace
+from scheduler_service.core.queue.queue_terms import QueueTerms
+from scheduler_service.core.records import Phase
 from scheduler_service.grpc_api.jobs.job_reasons import reported_reason
 from scheduler_service.grpc_api.jobs.translate_jobs import reason_message
 from scheduler_service.grpc_api.snapshots.decide import decide
@@ -35,6 +37,13 @@ def snapshot_of_slices(*gpus: int) -> scheduling_pb2.Snapshot:
     return made
 
 
+def waits_for(play: Play, job_id: str) -> str:
+    state = play.engine.state
+    decided = state.decisions.reason_of(job_id)
+    assert decided is not None
+    return reason_message(reported_reason(state, state.jobs[job_id], decided)).message
+
+
 @for_each("policy", sorted(POLICIES))
 def test_decide_gives_every_slice_a_job_of_its_own_and_a_gang_the_reason(policy: str) -> None:
     request = scheduling_pb2.DecideRequest(policy=policy, snapshot=snapshot_of_slices(1, 1, 2))
@@ -50,10 +59,28 @@ def test_a_gang_that_came_before_its_node_was_cut_is_told_why_it_waits(policy: s
     play = Play(policy, nodes=0)
     play.tell(events.NodeJoined, node=node("n0", [gpu("MIG-0"), gpu("MIG-1", index=1)]))
     play.submit("gang", gpus=2, global_batch_size=8)
-    state = play.engine.state
-    decided = state.decisions.reason_of("gang")
-    assert decided is not None
-    assert SAYS_WHY in reason_message(reported_reason(state, state.jobs["gang"], decided)).message
+    assert SAYS_WHY in waits_for(play, "gang")
+
+
+def test_where_slices_were_cut_anew_a_job_on_one_that_is_gone_ends_and_who_named_the_type_waits_and_reads_so() -> None:
+    play = Play("fifo", nodes=0)
+    play.tell(events.NodeJoined, node=node("n0", [gpu("MIG-1", device=SLICE)]))
+    for name in ("holds", "named"):
+        play.submit(name, terms=QueueTerms(devices=("1g.5gb",)))
+    play.report(events.JobStarted, "holds")
+    play.tell(events.GpuHealthChanged, gpu_id="MIG-1", healthy=False)
+    assert waits_for(play, "named").startswith("Not one usable GPU is of a type that the job names")
+    held = play.engine.state.jobs["holds"]
+    lives = events.RunningAttempt(job_id="holds", attempt=held.attempt, fence=held.fence, gpu_ids=held.gpu_ids)
+    others = [gpu("MIG-3", device="NVIDIA A100-SXM4-40GB MIG 3g.20gb")]
+    play.tell(events.NodeJoined, node=node("n0", others), attempts=(lives,))
+    assert play.phase("holds") is Phase.RUNNING
+    assert waits_for(play, "named").startswith("Not one usable GPU is of a type that the job names")
+    play.submit("any")
+    assert play.engine.state.jobs["any"].gpu_ids == ("MIG-3",)
+    play.report(events.JobFinished, "holds", steps_done=10)
+    assert play.phase("holds") is Phase.FINISHED
+    assert sorted(play.engine.state.occupancy.usable_gpus) == ["MIG-3"]
 
 
 @pytest.mark.parametrize(
