@@ -15,7 +15,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.inventory import Kind
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.listed_gpus import ListedGpus, list_gpus
 from scheduler_service.core.cluster_view.replica_groups import host_share
@@ -24,7 +26,7 @@ from scheduler_service.core.cluster_view.view import GpuView, HostUse, Schedulin
 from scheduler_service.core.records import Gpu, JobRequest, Node
 
 Positions = NDArray[np.intp]
-_Name = TypeVar("_Name", str, tuple[str, int])
+_Name = TypeVar("_Name", str, Kind, tuple[int, DeviceSharing])
 NEAR_GPUS = 64
 JOBS_WHILE_RELEASING = -1_000
 """Stands for a number of jobs that makes a GPU neither free nor one that a single job holds."""
