@@ -11,7 +11,7 @@ from scheduler_service.core import events
 from scheduler_service.core.cluster_view.capacity import Resident
 from scheduler_service.core.cluster_view.shared_ways import place_of
 from scheduler_service.core.commands import Command, RefreshPairs, RequestPairPredictions
-from scheduler_service.core.decisions import Start
+from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.engine_snapshot import decode_state, freeze_state
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.reasons.reason_texts import describe_reason
@@ -96,26 +96,31 @@ def test_a_start_where_gpus_of_one_type_are_shared_both_ways_names_the_way_that_
     assert f"shared in 2 ways (MPS, in turns, or not said): what is expected is of {TOLD[right]}, as here." in told
 
 
+@pytest.mark.parametrize("nodes", [1, 60])
 @pytest.mark.parametrize("policy", SHARING)
-@pytest.mark.parametrize(("turns", "mps", "right"), [(5.0, 0.01, "n1.0"), (0.01, 5.0, "n0.0")])
-def test_every_policy_that_shares_lets_a_job_join_only_the_gpu_whose_way_slows_little(
-    policy: str, turns: float, mps: float, right: str
+@pytest.mark.parametrize(("turns", "mps", "right"), [(5.0, 0.01, "mps"), (0.01, 5.0, "turns")])
+def test_every_policy_that_shares_lets_jobs_join_only_gpus_whose_way_slows_little(
+    policy: str, turns: float, mps: float, right: str, nodes: int
 ) -> None:
+    """Of many GPUs some policies keep columns, by classes of equal GPUs."""
     known = store(
         [prediction(key, utilization_ratio=0.2, memory=memory(1), step_ms={(1, 1): 1_000.0}) for key in "ab"],
         [*all_pairs("ab", turns, sharing=TURNS), *all_pairs("ab", mps, sharing=MPS)],
     )
     known.share(DEVICE, TURNS, MPS)
     consent: dict[str, Any] = {"share": Share.ANY, "max_slowdown_ratio": 0.3, "steps_total": 1_000}
+    names = [f"{way}{place}" for place in range(nodes) for way in ("turns", "mps")]
     seen = view(
-        nodes=[shared_node(TURNS, "n0"), shared_node(MPS, "n1")],
-        holding=[running(job(f"r{place}", key="a", **consent), [f"n{place}.0"]) for place in range(2)],
-        waiting=[pending(job("new", key="b", **{**consent, "steps_total": 100}))],
+        nodes=[shared_node(MPS if name.startswith("mps") else TURNS, name) for name in names],
+        holding=[running(job(f"r-{name}", key="a", **consent), [f"{name}.0"]) for name in names],
+        waiting=[pending(job(f"new{place}", key="b", **{**consent, "steps_total": 100})) for place in range(nodes)],
         predictions=known,
+        nodes_per_job_max=0,
     )
-    decisions = [*make_policy(policy, {}).decide(seen)]
-    starts = [[part.gpu_id for part in one.assignments] for one in decisions if isinstance(one, Start)]
-    assert starts == [[right]]
+    decisions = unfolded(make_policy(policy, {}).decide(seen))
+    given = [part.gpu_id for one in decisions if isinstance(one, Start) for part in one.assignments]
+    assert len(given) == nodes
+    assert {gpu_id.rstrip(".0123456789") for gpu_id in given} == {right}
 
 
 def test_no_job_joins_where_both_ways_slow_too_much_and_the_refusal_names_its_way() -> None:
