@@ -53,8 +53,7 @@ def pack_by_free_memory(view: SchedulingView) -> list[Decision]:
     if not view.pending:
         return []
     is_large = len(view.gpus) >= ojpp_packing.GPUS_IN_ARRAYS_MIN and view.nodes_per_job_max == 0
-    are_alike = len(view.index.inventory.gpus) <= 1 and not view.predictions.ways_counts
-    if not is_large or view.explain or not are_alike:
+    if not is_large or view.explain or len(view.index.inventory.gpus) > 1:
         return ojpp_packing.pack(view, FREE_MEMORY_RULES, by_arrival)
     round_ = SharingRound(view, FreeMemoryPlacement(view))
     is_long = len(view.pending) >= length_queue.QUEUE_LONG_MIN
