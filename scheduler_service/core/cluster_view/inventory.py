@@ -88,9 +88,14 @@ def _names_slice(device: str) -> bool:
     return _PROFILE.search(device) is not None
 
 
+def alike_for_one(gpu: Gpu) -> Kind:
+    """Return what GPUs have in common to a job that wants one: all slices of one type and size are alike to it."""
+    return (gpu.device, gpu.memory_bytes, SLICE_PREFIX) if is_slice(gpu) else kind_of(gpu)
+
+
 def may_replace(gpu: Gpu, other: Gpu) -> bool:
     """Say whether a job on one GPU may go on on another one: also from slice to slice of one type and size."""
-    return is_slice(gpu) is is_slice(other) and kind_of(gpu)[:2] == kind_of(other)[:2]
+    return alike_for_one(gpu) == alike_for_one(other)
 
 
 def kinds_of(gpus: Sequence[Gpu]) -> Sequence[Kind]:
