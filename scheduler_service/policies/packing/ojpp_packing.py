@@ -97,7 +97,7 @@ class OjppPacking:
         self._inventory, self._running = view.index.inventory, view.index.reported
         self._balance = WorkerBalance(self._ledger)
         self._mapper = WorkerMapper(self._ledger, rules, self._balance)
-        self._kinds = {alike_for_one(gpu): gpu for gpu in reversed(self._inventory.gpus.values())}
+        self._kinds = {alike_for_one(gpu): gpu for gpu in reversed([*self._inventory.gpus.values()])}
         self._free = free_by_likeness(view)
         self._in_use: dict[Kind, dict[str, None]] = {}
         self._update_in_use(gpu_id for gpu_id, entry in view.gpus.items() if entry.job_ids)
