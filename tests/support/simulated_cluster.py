@@ -190,13 +190,7 @@ class SimulatedCluster:
     def _predict_pairs(self, question: commands.RequestPairPredictions) -> None:
         keys = tuple(member.key for member in question.members)
         if self.strikes(self.faults.predictor_down):
-            self.tell(
-                events.PairPredictionsFailed,
-                device=question.device,
-                sharing=question.sharing,
-                keys=question.new_keys,
-                code="UNAVAILABLE",
-            )
+            self.tell(events.PairPredictionsFailed, device=question.device, keys=question.new_keys, code="UNAVAILABLE")
             return
         pairs = tuple(pair(one, two, (sum(map(ord, one + two)) % 4) / 10) for one in keys for two in keys)
         self.tell(events.PairPredictionsArrived, pairs=pairs)
