@@ -45,7 +45,10 @@ def run_agent(settings: AgentSettings) -> None:
     try:
         asyncio.run(_run_until_signalled(settings))
     except DriverMissingError as error:
-        raise DeviceError(f"{error}; install the driver, or let cores stand in: --standin-cores 0,1") from error
+        raise DeviceError(
+            f"{error}; install the driver of a GPU of NVIDIA (those of other makers, and on the chip of their host, "
+            "are not offered), or let cores stand in: --standin-cores 0,1"
+        ) from error
     if settings.ready_file:
         Path(settings.ready_file).unlink(missing_ok=True)
 

@@ -120,10 +120,14 @@ def check_devices(session: Session) -> Iterator[Finding]:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         yield Finding(check="gpus", state="warning", found=f"cannot look: {last}", remedy=remedy)
         return
-    names = ", ".join(sorted({str(gpu.get("device", "?")) for gpu in probe["gpus"]}))
+    sound = [gpu for gpu in probe["gpus"] if not gpu.get("fault")]
+    names = ", ".join(sorted({str(gpu.get("device", "?")) for gpu in sound}))
     if names:
-        yield Finding(check="gpus", state="ok", found=f"{len(probe['gpus'])}: {names}")
-    else:
+        yield Finding(check="gpus", state="ok", found=f"{len(sound)}: {names}")
+    for gpu in (gpu for gpu in probe["gpus"] if gpu.get("fault")):
+        found = f"GPU {gpu.get('index', '?')} ({gpu.get('device', '?')}) takes no job: {gpu['fault']}"
+        yield Finding(check="gpus", state="warning", found=found, remedy="`nvidia-smi` shows what the driver knows")
+    if not probe["gpus"]:
         yield Finding(check="gpus", state="warning", found=str(probe.get("nvml") or "none"), remedy=remedy)
     yield Finding(check="limits", state="ok", found="enforceable: " + ", ".join(probe.get("enforcements", ())))
     yield from check_local_isolation(probe)

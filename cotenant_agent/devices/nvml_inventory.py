@@ -36,6 +36,11 @@ _MODE_CHANGED = (
     "it is in MIG mode and its slices are not offered: make slices (nvidia-smi mig -cgi PROFILES -C) or leave the mode "
     "(nvidia-smi -mig 0), then start the agent again"
 )
+_GONE = (
+    "the driver has it no longer: its slices were changed, or the GPU was taken out or swapped; start the agent again "
+    "to offer what is there now"
+)
+_DRIVER_CHANGED = "the driver was updated while its modules stayed loaded: restart the machine, or load them anew"
 
 
 @dataclass(slots=True)
@@ -137,7 +142,7 @@ class NvmlInventory:
             handle = pynvml.nvmlDeviceGetHandleByUUID(device.gpu_id)
             pynvml.nvmlDeviceGetMemoryInfo(handle)
         except pynvml.NVMLError as error:
-            device.fault = f"{type(error).__name__.removeprefix('NVMLError_')}: {error}"
+            device.fault = _words_of(error)
             return None
         device.fault = _fault_of(device.gpu_id, handle)
         return None if device.fault else handle
@@ -183,7 +188,8 @@ def _identify(index: int) -> list[_Device]:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         return [_describe(each, index) for each in _slices_of(handle) or [handle]]
     except pynvml.NVMLError as error:
-        return [_Device(gpu_id=f"unidentified-{index}", name="unknown", memory_bytes=0, index=index, fault=str(error))]
+        fault = f"the driver does not describe it ({_words_of(error)})"
+        return [_Device(gpu_id=f"unidentified-{index}", name="unknown", memory_bytes=0, index=index, fault=fault)]
 
 
 def _describe(handle: Any, index: int) -> _Device:  # noqa: ANN401 (an opaque pointer of the library)
@@ -196,6 +202,13 @@ def _describe(handle: Any, index: int) -> _Device:  # noqa: ANN401 (an opaque po
         fault=_fault_of(gpu_id, handle),
         facts=_read_facts(handle),
     )
+
+
+def _words_of(error: pynvml.NVMLError) -> str:
+    """What the driver says, with what to do where that is known."""
+    name = type(error).__name__.removeprefix("NVMLError_")
+    remedies = {"NotFound": _GONE, "LibRmVersionMismatch": _DRIVER_CHANGED}
+    return f"{name}: {error}" + (f"; {remedies[name]}" if name in remedies else "")
 
 
 def _fault_of(gpu_id: str, handle: Any) -> str:  # noqa: ANN401
@@ -321,4 +334,5 @@ def _driver_errors(purpose: str, error_class: type[DeviceError]) -> Iterator[Non
     try:
         yield
     except pynvml.NVMLError as error:
-        raise error_class(f"cannot {purpose}: {error}") from error
+        is_changed = isinstance(error, pynvml.NVMLError_LibRmVersionMismatch)
+        raise error_class(f"cannot {purpose}: {error}" + (f"; {_DRIVER_CHANGED}" if is_changed else "")) from error

@@ -267,7 +267,11 @@ class PresentRun:
 
     def _predict_no_pairs(self, question: commands.RequestPairPredictions) -> None:
         failed = events.PairPredictionsFailed(
-            at_ms=self._simulation.now_ms, device=question.device, keys=question.new_keys, code="NOT_ASKED"
+            at_ms=self._simulation.now_ms,
+            device=question.device,
+            sharing=question.sharing,
+            keys=question.new_keys,
+            code="NOT_ASKED",
         )
         self._tell(failed)
 

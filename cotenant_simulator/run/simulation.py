@@ -225,8 +225,10 @@ class Simulation:
         answered = {pair.victim_key for pair in pairs}
         silent = tuple(key for key in question.new_keys if key not in answered)
         if silent:
-            device = question.device
-            self._tell(events.PairPredictionsFailed(at_ms=now_ms, device=device, keys=silent, code="NOT_MEASURED"))
+            failed = events.PairPredictionsFailed(
+                at_ms=now_ms, device=question.device, sharing=question.sharing, keys=silent, code="NOT_MEASURED"
+            )
+            self._tell(failed)
         if pairs:
             self._tell(events.PairPredictionsArrived(at_ms=now_ms, pairs=pairs))
 

@@ -96,6 +96,10 @@ _DECORATION: Final = re.compile(r"^(?:gres[/:])?gpu:|^gpu_\d+x_|[\s_-]+shared$",
 _SLICE: Final = re.compile(r"(?P<whole>.+?)[\s_-]+(?:mig[\s_-]+)?(?P<slice>(?:\dc\.)?\dg\.\S+)")
 
 
+# What the driver of a guest names a part of a card (vGPU): its memory in GB and the licence, as in NVIDIA A100-10C.
+_GUEST_PROFILE: Final = re.compile(r"nvidia\s+\S+-(?P<gigabytes>\d{1,3})[abcq](?:me)?", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedDevice:
     """What a name means.
@@ -130,7 +134,10 @@ def resolve_device(name: str, memory_bytes: int = 0, facts: DeviceFacts | None =
         UnknownDeviceError: A misspelling, or a short name that fits several types; the candidates are named.
         InvalidRequestError: No name that a device can have.
     """
-    return _resolve(_checked(name), memory_bytes, facts)
+    name = _checked(name)
+    if not memory_bytes and (guest := _GUEST_PROFILE.fullmatch(name)):
+        memory_bytes = int(guest["gigabytes"]) * GIBIBYTE
+    return _resolve(name, memory_bytes, facts)
 
 
 @lru_cache(maxsize=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -10,7 +11,7 @@ from predictor_service.errors import UnknownDeviceError
 from predictor_service.features.devices import DEVICE_TYPES, GIBIBYTE, STANDIN_DEVICE, USUAL_TYPES, DeviceType
 
 _OTHER_KINDS: Final = re.compile(r"(tpu|gaudi|hpu|trainium|trn|inferentia|inf|ascend|ipu|npu)\d*[a-z]?")
-_OF_HOSTS: Final = re.compile(r"jetson|orin|xavier|tegra|thor|apple|mps|iris|uhd|igpu")
+_OF_HOSTS: Final = re.compile(r"jetson|orin|xavier|tegra|thor|gb10|apple|mps|iris|uhd|igpu|radeon\d{3}m|8060s|8050s")
 
 
 def is_of_another_kind(name: str) -> bool:
@@ -20,7 +21,9 @@ def is_of_another_kind(name: str) -> bool:
 
 def shares_memory_of_host(name: str) -> bool:
     """Whether a name is that of a GPU on the chip of its host: several times slower than the middle of the cards."""
-    return any(_OF_HOSTS.fullmatch(word) for word in _words(name))
+    words = _words(name)
+    joined = map("".join, itertools.pairwise(words))  # Radeon 780M
+    return any(_OF_HOSTS.fullmatch(word) for word in (*words, *joined))
 
 
 def refuse_other_kind(name: str) -> UnknownDeviceError:

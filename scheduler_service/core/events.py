@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from scheduler_service.core.copied_record import slotted_record
 from scheduler_service.core.records import JobPrediction, JobRequest, Node, PairPrediction
@@ -136,20 +137,17 @@ class PairPredictionsFailed(Event):
     keys: tuple[str, ...]
     code: str
     message: str = ""
+    sharing: DeviceSharing = DeviceSharing.UNSTATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairsRefreshed(Event):
-    """The predictor was asked again about known pairs.
-
-    Attributes:
-        pairs: Those of which it says something else now.
-        code: Why it did not answer; empty = it did.
-    """
+    """The predictor was asked again about known pairs: what it says else now, or in `code` why it did not answer."""
 
     device: str
     pairs: tuple[PairPrediction, ...] = ()
     code: str = ""
+    sharing: DeviceSharing = DeviceSharing.UNSTATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

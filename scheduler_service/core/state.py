@@ -281,16 +281,14 @@ class ClusterState:
                 self._calibrations[device] = newest
 
     def _recall_sharing(self, node: Node | None, before: Node | None) -> None:
-        """Count how GPUs are shared; a device type of which not all say the same is shared in no way that is known."""
+        """Count how GPUs are shared; what not all GPUs of a type say alike is asked about for each way."""
         gone, come = (one.gpus if one is not None else () for one in (before, node))
         for gpu in come:
             self._ways.setdefault(gpu.device, Counter())[gpu.sharing] += 1
         for gpu in gone:
             self._ways[gpu.device][gpu.sharing] -= 1
         for device in dict.fromkeys(gpu.device for gpu in (*gone, *come)):
-            ways = [way for way, gpus in self._ways[device].items() if gpus > 0]
-            way = ways[0] if len(ways) == 1 else DeviceSharing.UNSTATED
-            self.predictions.share(device, way, ways=len(ways))
+            self.predictions.share(device, *(way for way, gpus in self._ways[device].items() if gpus > 0))
 
     def load_registers(self, *, living_keys: Mapping[str, KeyUse], devices: Mapping[str, int]) -> None:
         """Replace what was counted while loading by what was counted in life."""

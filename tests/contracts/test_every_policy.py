@@ -65,6 +65,21 @@ def test_every_decision_passes_the_plan_check_and_every_pending_job_has_exactly_
     assert counted == Counter(pending_of(seen).keys())
 
 
+@for_each("nodes_max", [0, 1])
+@for_each("sliced_ratio", [0.4, 1.0])
+@for_each("seed", SEEDS, always=ALWAYS)
+def test_no_policy_gives_a_job_two_slices_of_gpus_or_a_slice_and_a_gpu(
+    name: str, seed: int, sliced_ratio: float, nodes_max: int
+) -> None:
+    seen = dense_view(seed, nodes_max=nodes_max, sliced_ratio=sliced_ratio)
+    decisions = [*unfolded(make_policy(name, {}).decide(seen))]
+    given = [
+        [part.gpu_id for part in one.assignments] for one in decisions if isinstance(one, Start | Migrate | Reshape)
+    ]
+    assert [gpu_ids for gpu_ids in given if len(gpu_ids) > 1 and any(one.startswith("MIG-") for one in gpu_ids)] == []
+    assert check_plan(seen, pending_of(seen), decisions).rejections == ()
+
+
 @for_each("seed", SEEDS, always=ALWAYS)
 def test_the_same_view_gives_the_same_answer_and_is_not_changed(name: str, seed: int) -> None:
     seen, policy = dense_view(seed), make_policy(name, {})

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
-from scheduler_service.core.cluster_view.view import SchedulingView
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Start, unfolded
-from scheduler_service.core.records import JobRequest, Share
+from scheduler_service.core.records import JobRequest, Node, Share
 from tests.support.scheduling import GIB, job, memory, node, pair, pending, prediction, running, store, view
 
 # Of the fastest of the drawn jobs, by GPUs and samples per GPU; the others are whole multiples.
 STEP_MS = {(1, 8): 40_000.0, (1, 2): 12_000.0, (1, 1): 8_000.0, (2, 4): 24_000.0, (2, 1): 5_000.0, (3, 3): 9_000.0}
 
 
-def dense_view(seed: int, *, shuffled: bool = False, explain: bool = False, nodes_max: int = 1) -> SchedulingView:
-    """A random cluster with running and pending jobs; the same seed gives the same facts in any storage order."""
+def dense_view(
+    seed: int, *, shuffled: bool = False, explain: bool = False, nodes_max: int = 1, sliced_ratio: float = 0.0
+) -> SchedulingView:
+    """A random cluster with running and pending jobs; the same seed gives the same facts in any storage order.
+
+    With `sliced_ratio` about so many GPUs are slices of one, of the same device type and size as the others.
+    """
     generator = random.Random(seed)
     keys = [f"key-{index}" for index in range(4)]
     known = store(
@@ -32,6 +38,7 @@ def dense_view(seed: int, *, shuffled: bool = False, explain: bool = False, node
         [pair(one, two, generator.random() / 2) for one in keys for two in keys if generator.random() < 0.9],
     )
     nodes = [node(f"n{index}", generator.randrange(1, 4), cpu_cores=generator.choice((0, 4))) for index in range(3)]
+    nodes = [sliced(one, random.Random(seed + number), sliced_ratio) for number, one in enumerate(nodes)]
     devices = [gpu.gpu_id for machine in nodes for gpu in machine.gpus]
     holding = [
         running(
@@ -46,7 +53,22 @@ def dense_view(seed: int, *, shuffled: bool = False, explain: bool = False, node
         )
         for index, device in enumerate(generator.sample(devices, k=len(devices) // 2))
     ]
-    waiting = [
+    waiting = _drawn_jobs(generator, keys)
+    for facts in (nodes, holding, waiting) if shuffled else ():
+        random.Random(seed + 1).shuffle(facts)
+    return view(
+        nodes=nodes,
+        waiting=waiting,
+        holding=holding,
+        predictions=known,
+        now_ms=20_000_000,
+        explain=explain,
+        nodes_per_job_max=nodes_max,
+    )
+
+
+def _drawn_jobs(generator: random.Random, keys: Sequence[str]) -> list[PendingJob]:
+    return [
         pending(
             job(
                 f"p{index}",
@@ -63,16 +85,13 @@ def dense_view(seed: int, *, shuffled: bool = False, explain: bool = False, node
         )
         for index in range(generator.randrange(12))
     ]
-    for facts in (nodes, holding, waiting) if shuffled else ():
-        random.Random(seed + 1).shuffle(facts)
-    return view(
-        nodes=nodes,
-        waiting=waiting,
-        holding=holding,
-        predictions=known,
-        now_ms=20_000_000,
-        explain=explain,
-        nodes_per_job_max=nodes_max,
+
+
+def sliced(machine: Node, generator: random.Random, ratio: float) -> Node:
+    """A node on which about so many GPUs are slices."""
+    named = [f"MIG-{gpu.gpu_id}" if generator.random() < ratio else gpu.gpu_id for gpu in machine.gpus]
+    return replace(
+        machine, gpus=tuple(replace(gpu, gpu_id=name) for gpu, name in zip(machine.gpus, named, strict=True))
     )
 
 

@@ -34,8 +34,11 @@ class FakeDriver:
         os.environ["FAKE_NVML_STATE"] = str(path)
         self._store()
 
-    def add_gpu(self, uuid: str, *, total_bytes: int, used_bytes: int = 0, percent: int = 0) -> None:
-        self._lines.append(f"gpu {uuid} FakeGPU {total_bytes} {used_bytes} {percent} 250000")
+    def add_gpu(
+        self, uuid: str, *, total_bytes: int, used_bytes: int = 0, percent: int = 0, name: str = "FakeGPU"
+    ) -> None:
+        """Blanks in a name are written as underscores, as of all words of the state file."""
+        self._lines.append(f"gpu {uuid} {name} {total_bytes} {used_bytes} {percent} 250000")
         self._store()
 
     def add_slice(self, gpu: str, uuid: str, *, total_bytes: int, used_bytes: int = 0) -> None:
@@ -51,6 +54,11 @@ class FakeDriver:
         self._lines.append(f"process {uuid} {pid} {used_bytes} {percent}")
         self._store()
 
+    def take_out(self, uuid: str) -> None:
+        """Forget a GPU, or a slice of one."""
+        self._lines = [line for line in self._lines if line.split()[1] != uuid]
+        self._store()
+
     def lose(self, uuid: str) -> None:
         self._lines.append(f"lost {uuid}")
         self._store()
@@ -63,8 +71,8 @@ class FakeDriver:
         self._lines.append(f"unsupported {function}")
         self._store()
 
-    def break_driver(self) -> None:
-        self._lines.append("broken driver")
+    def break_driver(self, code: int = 0) -> None:
+        self._lines.append(f"broken {code or 'driver'}")
         self._store()
 
     def advance(self) -> None:

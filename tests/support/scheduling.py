@@ -68,9 +68,9 @@ def pair(victim_key: str, other_key: str, slowdown_ratio: float = 0.1, **changes
     return PairPrediction(**{**defaults, **changes})
 
 
-def all_pairs(keys: Sequence[str], slowdown_ratio: float = 0.1) -> list[PairPrediction]:
+def all_pairs(keys: Sequence[str], slowdown_ratio: float = 0.1, **changes: Any) -> list[PairPrediction]:
     """Every ordered pair of keys, with themselves, at one slowdown."""
-    return [pair(victim, other, slowdown_ratio) for victim in keys for other in keys]
+    return [pair(victim, other, slowdown_ratio, **changes) for victim in keys for other in keys]
 
 
 def store(jobs: Iterable[JobPrediction] = (), pairs: Iterable[PairPrediction] = ()) -> PredictionStore:

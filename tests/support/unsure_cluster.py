@@ -30,7 +30,13 @@ class UnsureCluster(SimulatedCluster):
         self.tell(events.PredictionArrived, prediction=answer)
 
     def _predict_pairs(self, question: commands.RequestPairPredictions) -> None:
-        self.tell(events.PairPredictionsFailed, device=question.device, keys=question.new_keys, code="UNAVAILABLE")
+        self.tell(
+            events.PairPredictionsFailed,
+            device=question.device,
+            sharing=question.sharing,
+            keys=question.new_keys,
+            code="UNAVAILABLE",
+        )
 
     def report(self, machine: Machine, kind: type[events.Event], **values: Any) -> None:
         """Report what a window says: slower next to another job, for some keys more than they accept."""

@@ -13,7 +13,7 @@ from posixpath import join, normpath
 
 from cotenant.counted_nouns import agreed
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
-from scheduler_service.core.cluster_view.inventory import kind_of
+from scheduler_service.core.cluster_view.inventory import is_slice, kind_of
 from scheduler_service.core.cluster_view.spanning import checkpoint_pool
 from scheduler_service.core.queue.queue_terms import is_device_named
 from scheduler_service.core.records import Node
@@ -29,8 +29,6 @@ SERVER_PROCESSES = "parameter_servers"
 """What an agent says of its node that starts parameter servers."""
 SPREAD_SERVERS = "parameter_servers_across_nodes"
 """The same of a gang across nodes, each of which starts some of them."""
-_SLICE_PREFIX = "MIG-"
-"""Of the UUIDs that drivers give slices of a GPU."""
 _SHOWN_MAX = 5
 _SHOWN_CHARACTERS_MAX = 200
 _AGENT = "python -m cotenant_agent run"
@@ -125,7 +123,9 @@ def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.J
     elif wanted > most:
         flag = "--ranks" if spec.ranks else "--gpus"
         remedy = f"ask for fewer {flag}, since all GPUs of a job are on one node{_UNLESS if spec.ranks else ''}"
-        yield Obstacle(agreed(f"has {most} GPU(s) of one kind, not {wanted}"), remedy)
+        slices = sum(map(is_slice, node.gpus))
+        parts = f", since of {slices} slice(s) of GPUs (MIG) a process can use one" if slices else ""
+        yield Obstacle(agreed(f"has {most} GPU(s) of one kind, not {wanted}{parts}"), remedy)
     if spec.ranks and RANK_PROCESSES not in node.enforcements:
         yield Obstacle("has an agent that starts no ranks", "let the node's owner upgrade it, or leave out --ranks")
     if spec.HasField("servers") and SERVER_PROCESSES not in node.enforcements:
@@ -161,12 +161,8 @@ def gpus_at_least(spec: scheduling_pb2.JobSpec) -> int:
 
 
 def gpus_of_one_kind(node: Node) -> int:
-    """Return how many GPUs of one kind a node can give a job, whether they are healthy now or not.
-
-    Of slices it is one: CUDA gives a process no more.
-    """
-    whole = Counter(kind_of(gpu) for gpu in node.gpus if not gpu.gpu_id.startswith(_SLICE_PREFIX))
-    return max(whole.values(), default=min(len(node.gpus), 1))
+    """Return how many GPUs of one kind a node can give a job, whether they are healthy now or not."""
+    return max(Counter(map(kind_of, node.gpus)).values(), default=0)
 
 
 def _some(names: Collection[str]) -> str:

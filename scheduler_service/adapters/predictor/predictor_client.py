@@ -141,7 +141,7 @@ class PredictorClient:
                 deliver(PredictionArrived(at_ms=0, prediction=await self.predict_job(command)))
             elif isinstance(command, RefreshPairs):
                 pairs = tuple(await self._refreshed(command))
-                deliver(PairsRefreshed(at_ms=0, device=command.device, pairs=pairs))
+                deliver(PairsRefreshed(at_ms=0, device=command.device, sharing=command.sharing, pairs=pairs))
             elif isinstance(command, FitQuestion):
                 deliver(await self._fitted(command))
             else:
@@ -307,7 +307,7 @@ def pair_questions(command: RequestPairPredictions) -> Iterator[tuple[PairMember
 
 def _failure(command: Question, error: PredictorError) -> Event:
     if isinstance(command, RefreshPairs):
-        return PairsRefreshed(at_ms=0, device=command.device, code=error.code)
+        return PairsRefreshed(at_ms=0, device=command.device, sharing=command.sharing, code=error.code)
     if isinstance(command, RequestSpeedFit):
         return SpeedFitted(at_ms=0, key=command.key, device=command.device, code=error.code)
     if isinstance(command, RequestTaskSpeedFit):
@@ -317,7 +317,14 @@ def _failure(command: Question, error: PredictorError) -> Event:
     if isinstance(command, RequestPrediction):
         return PredictionFailed(at_ms=0, key=command.key, device=command.device, code=error.code, message=error.message)
     keys = command.new_keys or tuple(member.key for member in command.members)
-    return PairPredictionsFailed(at_ms=0, device=command.device, keys=keys, code=error.code, message=error.message)
+    return PairPredictionsFailed(
+        at_ms=0,
+        device=command.device,
+        sharing=command.sharing,
+        keys=keys,
+        code=error.code,
+        message=error.message,
+    )
 
 
 def _translate(error: grpc.aio.AioRpcError) -> PredictorError:

@@ -275,7 +275,7 @@ class KeptIndex:
     @property
     def lengths(self) -> RemainingTimeQueue:
         """The ready jobs by remaining time."""
-        return self._state.waiting.read_lengths((device for device, _ in self.inventory.gpus), self._state.predictions)
+        return self._state.waiting.read_lengths((device for device, *_ in self.inventory.gpus), self._state.predictions)
 
     @property
     def prediction_changes(self) -> ChangeLog:
@@ -330,7 +330,8 @@ class KeptArrays:
         for gpu_id in sorted(self._unclassed):
             entry = view.gpus[gpu_id]
             # The GPUs of a wide job hold the same jobs.
-            alike = kind_of(entry.gpu), entry.job_ids, entry.memory_reserved_bytes, entry.is_releasing
+            kind = *kind_of(entry.gpu), entry.gpu.sharing
+            alike = kind, entry.job_ids, entry.memory_reserved_bytes, entry.is_releasing
             number = numbers.get(alike)
             if number is None:
                 number = numbers[alike] = arrays.number_of_class(load_of(entry, ledger.residents(gpu_id)))

@@ -15,15 +15,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.inventory import Kind
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.listed_gpus import ListedGpus, list_gpus
 from scheduler_service.core.cluster_view.replica_groups import host_share
+from scheduler_service.core.cluster_view.shared_ways import place_of
 from scheduler_service.core.cluster_view.view import GpuView, HostUse, SchedulingView
 from scheduler_service.core.records import Gpu, JobRequest, Node
 
 Positions = NDArray[np.intp]
-_Name = TypeVar("_Name", str, tuple[str, int])
+_Name = TypeVar("_Name", str, Kind, tuple[int, DeviceSharing])
 NEAR_GPUS = 64
 JOBS_WHILE_RELEASING = -1_000
 """Stands for a number of jobs that makes a GPU neither free nor one that a single job holds."""
@@ -212,7 +215,7 @@ class GpuArrays:
                 self.host_memory_free[node] -= -(-request.host_memory_bytes // request.gpus)
 
 
-_OF_ENTRY = attrgetter("gpu.device", "gpu.memory_bytes", "memory_reserved_bytes", "is_releasing")
+_OF_ENTRY = attrgetter("gpu.device", "gpu.sharing", "gpu.memory_bytes", "memory_reserved_bytes", "is_releasing")
 _OF_JOB = attrgetter(
     "request.key",
     "request.share",
@@ -244,13 +247,15 @@ def build_empty_arrays(columns: ListedGpus, nodes: Mapping[str, Node]) -> GpuArr
         nodes: Theirs, and others, by id.
     """
     arrays = GpuArrays(columns, nodes)
-    # Those of one kind are in one class; of one kind alone the first class is that of all.
-    is_mixed = bool(arrays.kind_of.any())
-    firsts = np.unique(arrays.kind_of, return_index=True)[1] if is_mixed else range(min(len(columns.gpus), 1))
+    # Those of one kind that are shared alike are in one class; if all are, the first class is that of all.
+    ways = [gpu.sharing for gpu in columns.gpus]
+    alike = arrays.kind_of if len({*ways}) <= 1 else _numbered([*zip(arrays.kind_of.tolist(), ways, strict=True)])
+    is_mixed = bool(alike.any())
+    firsts = np.unique(alike, return_index=True)[1] if is_mixed else range(min(len(columns.gpus), 1))
     empty = [GpuView(gpu=columns.gpus[position], node_id="") for position in firsts]
     numbers = [arrays.number_of_class(load_of(entry, ())) for entry in empty]
     if is_mixed:
-        arrays.class_of = np.array(numbers, dtype=np.intp)[arrays.kind_of]
+        arrays.class_of = np.array(numbers, dtype=np.intp)[alike]
     return arrays
 
 
@@ -295,7 +300,7 @@ def _signature(load: LoadClass) -> object:
         )
         for one in load.residents
     ]
-    return gpu.device, gpu.memory_bytes, load.memory_used_bytes, load.is_releasing, tuple(sorted(jobs))
+    return place_of(gpu), gpu.memory_bytes, load.memory_used_bytes, load.is_releasing, tuple(sorted(jobs))
 
 
 def _numbered(names: Sequence[_Name]) -> Positions:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from operator import attrgetter
+from typing import Final, Protocol
 
 from cotenant.device_calibration import DeviceCalibration
 from scheduler_service.core.records import Gpu, Node
 
-Kind = tuple[str, int]
-"""Device type and memory in bytes: the GPUs of one job are of one kind."""
+Kind = tuple[str, int, *tuple[str, ...]]
+"""Device type and memory in bytes, of a slice its id too: the GPUs of one job are of one kind.
+
+A slice of a GPU (MIG) is a kind by itself, since CUDA gives a process one slice at most: no job gets two.
+"""
+SLICE_PREFIX: Final = "MIG-"
+"""Of the ids that drivers give slices of a GPU."""
+_PROFILE: Final = re.compile(r"(?:^|[^a-z0-9.])(?:\dc\.)?\dg\.\d+gb", re.IGNORECASE)
+"""As in NVIDIA A100-SXM4-40GB MIG 1g.5gb: ids of other engines say nothing of slices."""
+
+
+_WHOLE_KIND: Final = attrgetter("device", "memory_bytes")
 
 
 class PlacedGpu(Protocol):
@@ -41,6 +54,12 @@ class Inventory:
     most_on_node: Mapping[Kind, int]
 
 
+def slices_counted(inventory: Inventory) -> Mapping[str, float]:
+    """Return what a reason says of slices where GPUs of one kind are too few; empty = there are none."""
+    slices = sum(map(is_slice, inventory.gpus.values()))
+    return {"slices_count": slices} if slices else {}
+
+
 def newest_calibration(nodes: Iterable[Node], device: str) -> DeviceCalibration | None:
     """Return the newest record of a device type, which stands for all its devices; None = none was measured."""
     found = [
@@ -54,14 +73,43 @@ def newest_calibration(nodes: Iterable[Node], device: str) -> DeviceCalibration 
 
 def kind_of(gpu: Gpu) -> Kind:
     """Return the kind of a GPU."""
+    if is_slice(gpu):
+        return gpu.device, gpu.memory_bytes, gpu.gpu_id
     return gpu.device, gpu.memory_bytes
+
+
+def is_slice(gpu: Gpu) -> bool:
+    """Say whether it is a part of a GPU with memory of its own, by its id or by its device type."""
+    return gpu.gpu_id.startswith(SLICE_PREFIX) or _names_slice(gpu.device)
+
+
+@lru_cache(maxsize=4_096)
+def _names_slice(device: str) -> bool:
+    return _PROFILE.search(device) is not None
+
+
+def alike_for_one(gpu: Gpu) -> Kind:
+    """Return what GPUs have in common to a job that wants one: all slices of one type and size are alike to it."""
+    return (gpu.device, gpu.memory_bytes, SLICE_PREFIX) if is_slice(gpu) else kind_of(gpu)
+
+
+def may_replace(gpu: Gpu, other: Gpu) -> bool:
+    """Say whether a job on one GPU may go on on another one: also from slice to slice of one type and size."""
+    return alike_for_one(gpu) == alike_for_one(other)
+
+
+def kinds_of(gpus: Sequence[Gpu]) -> Sequence[Kind]:
+    """Return the kind of each; of many GPUs, nearly never slices, quicker than one by one."""
+    devices = {gpu.device for gpu in gpus}
+    has_slices = any(map(_names_slice, devices)) or any(gpu.gpu_id.startswith(SLICE_PREFIX) for gpu in gpus)
+    return [*map(kind_of if has_slices else _WHOLE_KIND, gpus)]
 
 
 def count_gpus(entries: Iterable[PlacedGpu]) -> Inventory:
     """Count GPUs by kind; kinds come in the order of their names."""
     placed = [*entries]
     gpus = [entry.gpu for entry in placed]
-    return count_listed(gpus, [*map(kind_of, gpus)], [entry.node_id for entry in placed])
+    return count_listed(gpus, kinds_of(gpus), [entry.node_id for entry in placed])
 
 
 def count_listed(gpus: Sequence[Gpu], kinds: Sequence[Kind], node_ids: Sequence[str]) -> Inventory:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import attrgetter, ge
 
-from scheduler_service.core.cluster_view.inventory import Kind
+from scheduler_service.core.cluster_view.inventory import Kind, kinds_of
 from scheduler_service.core.cluster_view.view import GpuView
 from scheduler_service.core.records import Gpu
 
 _NODE_ID, _PLACE_IN_NODE = attrgetter("node_id"), attrgetter("gpu.index", "gpu.gpu_id")
-_GPU_ID, _KIND = attrgetter("gpu_id"), attrgetter("device", "memory_bytes")
+_GPU_ID = attrgetter("gpu_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def list_gpus(entries: Iterable[GpuView]) -> ListedGpus:
     """Return the columns of GPUs that come in any order."""
     in_order = _in_order(entries)
     gpus = [entry.gpu for entry in in_order]
-    return ListedGpus(gpus, [*map(_GPU_ID, gpus)], [*map(_NODE_ID, in_order)], [*map(_KIND, gpus)])
+    return ListedGpus(gpus, [*map(_GPU_ID, gpus)], [*map(_NODE_ID, in_order)], kinds_of(gpus))
 
 
 def _in_order(entries: Iterable[GpuView]) -> list[GpuView]:

@@ -40,7 +40,7 @@ class OpenGpus:
         for kept in (self._free, self._single_job, self.free_places):
             kept.clear()
         # GPUs of one node come one after the other.
-        newest: tuple[str, str, int] | None = None
+        newest: tuple[str, Kind] | None = None
         places: list[tuple[int, str]] = []
         for entry in entries:
             if entry.is_releasing:
@@ -48,10 +48,10 @@ class OpenGpus:
             gpu = entry.gpu
             if not entry.job_ids:
                 self._free[gpu.gpu_id] = None
-                of = (entry.node_id, gpu.device, gpu.memory_bytes)
+                of = (entry.node_id, kind_of(gpu))
                 if of != newest:
                     newest = of
-                    places = self.free_places.setdefault(of[1:], {}).setdefault(entry.node_id, [])
+                    places = self.free_places.setdefault(of[1], {}).setdefault(entry.node_id, [])
                 places.append((gpu.index, gpu.gpu_id))
             elif len(entry.job_ids) == 1:
                 self._single_job[gpu.gpu_id] = None

@@ -26,6 +26,7 @@ from scheduler_service.core.predictions.prediction_requests import (
     ask_about_devices,
     ask_about_sharing,
     refresh_hold_of_waiting,
+    ways_now,
 )
 from scheduler_service.core.records import AfterStop, Node, Phase, Reason
 from scheduler_service.core.state import ClusterState
@@ -39,7 +40,7 @@ def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
     )
     known_devices = frozenset(state.devices)
     had_gpus = bool(state.gpus)
-    calibrations, sharing = dict(state.calibrations), dict(state.predictions.sharing)
+    calibrations, sharing = dict(state.calibrations), ways_now(state)
     state.put_node(_cleaned(state, event.node))
     _drop_abandoned(state, node_id)
     listed = {running.job_id: running for running in event.attempts if _is_current(state, node_id, running)}
@@ -150,7 +151,7 @@ def forget_node(state: ClusterState, event: NodeForgotten, step: EventEffects) -
     """Give up a node with everything that ran there; its name and its GPUs may belong to another one."""
     if event.node_id in state.nodes:
         lose_node(state, NodeLost(at_ms=event.at_ms, node_id=event.node_id), step)
-        sharing = dict(state.predictions.sharing)
+        sharing = ways_now(state)
         state.drop_node(event.node_id)
         ask_about_sharing(state, sharing, step)
 

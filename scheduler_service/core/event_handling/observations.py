@@ -165,9 +165,10 @@ def _learned(
     slowdown_ratio = report.window_ms / report.window_steps / solo_step_ms - 1.0
     if len(others) == 1 and key and state.jobs[others[0]].request.key:
         other = state.jobs[others[0]].request.key
-        moved = state.predictions.observe_pair(key, other, device, slowdown_ratio, is_doubtful=is_doubtful)
+        place = state.predictions.name_for(gpu.gpu)
+        moved = state.predictions.observe_pair(key, other, place, slowdown_ratio, is_doubtful=is_doubtful)
         if moved is None or moved >= MOVED_RATIO_MIN:
-            note_measured(state, device)
+            note_measured(state, place)
             state.predictions.fit_curve(device, at_ms=state.now_ms)
     _update_gpus(state, job, slowdown_ratio)
     observed = moving_average(job.measured.observed_slowdown_ratio, slowdown_ratio)
@@ -248,7 +249,8 @@ def _has_unknown_partner(state: ClusterState, key: str, device: str) -> bool:
     """Return whether a waiting job might share with this one on trial only."""
     waiting = (state.jobs[job_id].request.key for job_id in islice(state.in_phase(Phase.PENDING), JOBS_LOOKED_AT_MAX))
     pairs = ((one, two) for other in dict.fromkeys(waiting) for one, two in ((key, other), (other, key)))
-    known = (state.predictions.pair(one, two, device) for one, two in pairs)
+    places = state.predictions.places(device)
+    known = (state.predictions.pair(one, two, place) for one, two in pairs for place in places)
     return any(pair is None or pair.level is Level.FALLBACK or not pair.in_domain for pair in known)
 
 

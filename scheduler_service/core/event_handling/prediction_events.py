@@ -42,7 +42,7 @@ def pairs_arrived(state: ClusterState, event: events.PairPredictionsArrived, ste
     """Take answers about pairs in, and show the jobs that waited for them."""
     for pair in event.pairs:
         state.predictions.put_pair(pair)
-        state.predictions.answer_pairs(pair.victim_key, pair.device)
+        state.predictions.answer_pairs(pair.victim_key, pair.device, pair.sharing)
     for key in dict.fromkeys(pair.victim_key for pair in event.pairs):
         _show_jobs_of(state, key, step)
     step.is_decision_due = True
@@ -51,7 +51,7 @@ def pairs_arrived(state: ClusterState, event: events.PairPredictionsArrived, ste
 def pairs_failed(state: ClusterState, event: events.PairPredictionsFailed, step: EventEffects) -> None:
     """Note that nothing is predicted of pairs, and show the jobs that waited."""
     for key in event.keys:
-        state.predictions.answer_pairs(key, event.device)
+        state.predictions.answer_pairs(key, event.device, event.sharing)
         _show_jobs_of(state, key, step)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from scheduler_service.core.cluster_view.capacity import Resident, expected_bytes, opportunistic, resident_on
+from scheduler_service.core.cluster_view.inventory import kind_of
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.replica_groups import may_have_servers, with_servers
 from scheduler_service.core.cluster_view.spanning import spanning_obstacle
@@ -298,7 +299,7 @@ def _gpu_obstacle(check: _Check, start: Start) -> Reason | None:
     releasing = tuple([gpu_id for gpu_id in gpu_ids if gpus[gpu_id].is_releasing or gpu_id in closed])
     if releasing:
         return Reason(code="GPU_RELEASING", gpu_ids=releasing)
-    kinds = {(gpus[gpu_id].gpu.device, gpus[gpu_id].gpu.memory_bytes) for gpu_id in gpu_ids}
+    kinds = {kind_of(gpus[gpu_id].gpu) for gpu_id in gpu_ids} if len(gpu_ids) > 1 else ()
     return Reason(code="MIXED_DEVICES", gpu_ids=gpu_ids) if len(kinds) > 1 else None
 
 

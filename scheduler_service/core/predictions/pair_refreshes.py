@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
-from cotenant.device_sharing import DeviceSharing
+from scheduler_service.core.cluster_view.shared_ways import device_of, place_name
 from scheduler_service.core.commands import RefreshPairs
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import PairsRefreshed
@@ -29,7 +29,7 @@ CHANGE_RATIO_MIN = 0.02
 
 
 def note_measured(state: ClusterState, device: str) -> None:
-    """Note that answers about a device type are older than what is known of it."""
+    """Note that answers about a device type, or a place of it, are older than what is known of it."""
     refreshes = state.predictions.refreshes
     refreshes[device] = replace(refreshes.get(device, PairRefresh()), is_stale=True)
 
@@ -58,9 +58,11 @@ def reissue_refreshes(state: ClusterState, step: EventEffects) -> None:
 def pairs_refreshed(state: ClusterState, event: PairsRefreshed, step: EventEffects) -> None:
     """Take the answer in; one that failed leaves everything as stale as it was."""
     predictions = state.predictions
-    refresh = predictions.refreshes.get(event.device, PairRefresh())
+    place = place_name(event.device, event.sharing)
+    name = place if place in predictions.refreshes else event.device
+    refresh = predictions.refreshes.get(name, PairRefresh())
     is_stale = refresh.is_stale or bool(event.code)
-    predictions.refreshes[event.device] = replace(refresh, is_asked=False, is_stale=is_stale)
+    predictions.refreshes[name] = replace(refresh, is_asked=False, is_stale=is_stale)
     for pair in event.pairs:
         if predictions.knows(pair.victim_key) and predictions.knows(pair.other_key):
             predictions.replace_pair(pair)
@@ -81,42 +83,43 @@ def changed_pairs(
             yield after
 
 
-def _question(state: ClusterState, device: str) -> RefreshPairs:
-    running = _keys(state, device, state.running)
-    waiting = _keys(state, device, state.in_phase(Phase.PENDING))
+def _question(state: ClusterState, place: str) -> RefreshPairs:
+    device = device_of(place)
+    running = _keys(state, place, state.running)
+    waiting = _keys(state, place, state.in_phase(Phase.PENDING))
     pairs = ((one, two) for there in running for here in waiting for one, two in ((there, here), (here, there)))
     known = tuple(
         pair
         for one, two in dict.fromkeys(pairs)
-        if (pair := state.predictions.predicted_pair(one, two, device)) is not None
-        and not state.predictions.has_sound(one, two, device)
+        if (pair := state.predictions.predicted_pair(one, two, place)) is not None
+        and not state.predictions.has_sound(one, two, place)
     )
     keys = tuple(dict.fromkeys(key for pair in known for key in (pair.victim_key, pair.other_key)))
     return RefreshPairs(
         device=device,
         device_memory_bytes=state.devices.get(device, 0),
         calibration=state.calibrations.get(device),
-        sharing=state.predictions.sharing.get(device, DeviceSharing.UNSTATED),
+        sharing=state.predictions.way_at(place),
         facts=state.device_facts.get(device),
         members=tuple(pair_member(state, key, device) for key in keys),
-        observed=state.predictions.observed_among(keys, device),
-        doubted=state.predictions.doubted_among(keys, device),
+        observed=state.predictions.observed_among(keys, place),
+        doubted=state.predictions.doubted_among(keys, place),
         known=known,
     )
 
 
-def _keys(state: ClusterState, device: str, job_ids: Iterable[str]) -> tuple[str, ...]:
+def _keys(state: ClusterState, place: str, job_ids: Iterable[str]) -> tuple[str, ...]:
     """Return the first keys of some jobs that may share and about which everything was answered."""
     found = dict.fromkeys(state.jobs[job_id].request.key for job_id in islice(job_ids, JOBS_LOOKED_AT_MAX))
-    return tuple(islice((key for key in found if _can_be_asked(state, key, device)), KEYS_MAX))
+    return tuple(islice((key for key in found if _can_be_asked(state, key, place)), KEYS_MAX))
 
 
-def _can_be_asked(state: ClusterState, key: str, device: str) -> bool:
+def _can_be_asked(state: ClusterState, key: str, place: str) -> bool:
     use = state.living_keys.get(key)
     predictions = state.predictions
     return (
         use is not None
         and use.may_share
-        and predictions.job(key, device) is not None
-        and not predictions.awaits_pairs(key, device)
+        and predictions.job(key, device_of(place)) is not None
+        and not predictions.awaits_pairs(key, place)
     )

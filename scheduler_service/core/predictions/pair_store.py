@@ -10,8 +10,9 @@ from typing import Any
 
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.change_log import ChangeLog
+from scheduler_service.core.cluster_view.shared_ways import device_of, place_name, place_of, way_of
 from scheduler_service.core.predictions.measured_averages import ObservedSlowdown, Sizes, at_sizes, with_windows
-from scheduler_service.core.records import Level, PairPrediction
+from scheduler_service.core.records import Gpu, Level, PairPrediction
 
 _NO_PAIRS: Mapping[tuple[str, str], Any] = MappingProxyType({})
 OBSERVED_PER_QUESTION_MAX = 2_000
@@ -20,15 +21,11 @@ MOVED_RATIO_MIN = 0.01
 """A measured average that moves by less makes nothing stale."""
 
 
-def place_name(device: str, sharing: DeviceSharing) -> str:
-    """Return under what the pairs of a device type are kept that is shared in a way; also in stored snapshots."""
-    return f"{device}\t{sharing.label}" if sharing else device
-
-
 class PairStore:
     """Pairs of keys by device and way of sharing; what was observed overrides what was predicted.
 
-    Whoever names a device type means it as it is shared now; what is known of the other way stays where it is.
+    Whoever names a device type means it as it is shared now; what is known of the other way stays where it is. Of a
+    type that is shared in several ways each is named by its place (`shared_ways.place_of`).
 
     Attributes:
         changes: What changed of them.
@@ -40,7 +37,7 @@ class PairStore:
         self._observed: dict[str, dict[tuple[str, str], ObservedSlowdown]] = {}
         self._victims_of: dict[str, dict[str, None]] = {}
         self._sharing: dict[str, DeviceSharing] = {}
-        self._ways_counts: dict[str, int] = {}
+        self._mixed: dict[str, tuple[str, ...]] = {}
         self._places: dict[str, str] = {}
         self.changes = ChangeLog()
 
@@ -52,18 +49,28 @@ class PairStore:
     @property
     def ways_counts(self) -> Mapping[str, int]:
         """In how many ways GPUs of one type are shared, where it is more than one; a GPU that says none is another."""
-        return MappingProxyType(self._ways_counts)
+        return {device: len(places) for device, places in self._mixed.items()}
 
-    def share(self, device: str, sharing: DeviceSharing, *, ways: int = 1) -> None:
-        """Let a device type be shared in a way from now on, or, unstated, its GPUs in several ones."""
-        self._ways_counts.pop(device, None)
-        if ways > 1:
-            self._ways_counts[device] = ways
-        if sharing:
-            self._sharing[device], self._places[device] = sharing, place_name(device, sharing)
-        else:
-            self._sharing.pop(device, None)
-            self._places.pop(device, None)
+    def share(self, device: str, *ways: DeviceSharing) -> None:
+        """Let the GPUs of a device type be shared in these ways from now on."""
+        for known in (self._mixed, self._sharing, self._places):
+            known.pop(device, None)
+        if len(ways) > 1:
+            self._mixed[device] = tuple(place_name(device, way) for way in sorted(ways))
+        elif ways and ways[0]:
+            self._sharing[device], self._places[device] = ways[0], place_name(device, ways[0])
+
+    def places(self, device: str) -> tuple[str, ...]:
+        """Return under what to ask about pairs on a device type: its places where it is shared in several ways."""
+        return self._mixed.get(device, (device,))
+
+    def name_for(self, gpu: Gpu) -> str:
+        """Return by what of `places` a GPU is meant."""
+        return place_of(gpu) if gpu.device in self._mixed else gpu.device
+
+    def way_at(self, name: str) -> DeviceSharing:
+        """Return how GPUs are shared that are meant by a device type or a place."""
+        return way_of(name) or self._sharing.get(name, DeviceSharing.UNSTATED)
 
     def _place(self, device: str) -> str:
         return self._places.get(device, device)
@@ -102,7 +109,7 @@ class PairStore:
         observed.answers[micro_batch_size, other_micro_batch_size] = answer = PairPrediction(
             victim_key=victim_key,
             other_key=other_key,
-            device=device,
+            device=device_of(device),
             slowdown_ratio=seen,
             upper_ratio=max(seen, promised),
             micro_batch_size=micro_batch_size,
@@ -111,7 +118,7 @@ class PairStore:
             in_domain=not observed.is_doubtful,
             model_version=predicted.model_version if predicted is not None else "",
             times_measured=0 if observed.is_doubtful else observed.windows,
-            sharing=self._sharing.get(device, DeviceSharing.UNSTATED),
+            sharing=self.way_at(device),
         )
         return answer
 
@@ -208,12 +215,12 @@ class PairStore:
 
     def sound_pairs(self, device: str) -> Iterator[tuple[str, str, float]]:
         """Yield (victim key, other key, slowdown) of the pairs measured on a device type without doubt; bounded."""
-        place = self._place(device)
+        places = {self._place(name) for name in self.places(device)}
         found = (
             (victim, other, observed.slowdown_ratio)
             for victim, pairs in self._observed.items()
             for (other, where), observed in pairs.items()
-            if where == place and not observed.is_doubtful
+            if where in places and not observed.is_doubtful
         )
         return islice(found, OBSERVED_PER_QUESTION_MAX)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from cotenant.device_sharing import DeviceSharing
+from scheduler_service.core.cluster_view.shared_ways import device_of
 from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.jobs.job_records import JobRecord
@@ -60,41 +60,54 @@ def ask_about_devices(state: ClusterState, devices: frozenset[str], step: EventE
 def ask_about_pairs(state: ClusterState, key: str, device: str, step: EventEffects) -> None:
     """Ask how a key and the living ones slow each other down on a device, where nothing is known yet."""
     use = state.living_keys.get(key)
-    if use is None or not use.may_share or state.predictions.awaits_pairs(key, device):
+    if use is None or not use.may_share:
         return
-    if state.keys.knows_all_pairs(key, device):  # as for nearly every job of a key that others have had before
+    for place in state.predictions.places(device):
+        _ask_about_place(state, key, place, step)
+
+
+def _ask_about_place(state: ClusterState, key: str, place: str, step: EventEffects) -> None:
+    if state.predictions.awaits_pairs(key, place):
         return
-    others = _unknown_partners(state, key, device)
+    if state.keys.knows_all_pairs(key, place):  # as for nearly every job of a key that others have had before
+        return
+    others = _unknown_partners(state, key, place)
     if others:
-        _ask_about_pairs_with(state, key, device, others, step)
-        state.predictions.await_pairs(key, device)
+        _ask_about_pairs_with(state, key, place, others, step)
+        state.predictions.await_pairs(key, place)
     else:
-        state.keys.note_all_pairs_known(key, device)
+        state.keys.note_all_pairs_known(key, place)
 
 
-def ask_about_sharing(state: ClusterState, before: Mapping[str, DeviceSharing], step: EventEffects) -> None:
-    """Ask about the pairs on device types that are shared in another way than before; jobs wait for the answers."""
-    ways = state.predictions.sharing
-    changed = [device for device in sorted(state.devices) if ways.get(device) != before.get(device)]
+def ways_now(state: ClusterState) -> Mapping[str, object]:
+    """Return how every device type is shared, to be compared by `ask_about_sharing`."""
+    predictions = state.predictions
+    return {device: (predictions.sharing.get(device), predictions.places(device)) for device in state.devices}
+
+
+def ask_about_sharing(state: ClusterState, before: Mapping[str, object], step: EventEffects) -> None:
+    """Ask about the pairs on device types that are shared in other ways than `before`; jobs wait for the answers."""
+    ways = ways_now(state)
+    changed = [name for name in sorted(state.devices) if ways[name] != before.get(name, (None, (name,)))]
     if not changed:
         return
     for key in state.living_keys:
         state.predictions.changes.note(key)
     present = {entry.gpu.device for entry in state.gpus.values()}
-    for device in (name for name in changed if name in present):
-        sharing = sorted(key for key, use in state.living_keys.items() if _may_meet(state, key, use, device))
+    for place in (place for name in changed if name in present for place in state.predictions.places(name)):
+        sharing = sorted(key for key, use in state.living_keys.items() if _may_meet(state, key, use, place))
         keys = tuple(sharing[-state.predictions.keys_max :])
-        unknown = tuple(key for key in keys if any(not _knows_pair(state, key, other, device) for other in keys))
+        unknown = tuple(key for key in keys if any(not _knows_pair(state, key, other, place) for other in keys))
         if unknown:
-            step.commands.append(_pairs_question(state, keys, unknown, device))
+            step.commands.append(_pairs_question(state, keys, unknown, place))
         for key in unknown:
-            state.predictions.await_pairs(key, device)
+            state.predictions.await_pairs(key, place)
     for job_id in tuple(state.in_phase(Phase.PENDING)):
         refresh_hold(state, job_id)
 
 
-def _may_meet(state: ClusterState, key: str, use: KeyUse, device: str) -> bool:
-    return use.may_share and state.predictions.job(key, device) is not None
+def _may_meet(state: ClusterState, key: str, use: KeyUse, place: str) -> bool:
+    return use.may_share and state.predictions.job(key, device_of(place)) is not None
 
 
 def _knows_pair(state: ClusterState, key: str, other: str, device: str) -> bool:
@@ -109,8 +122,9 @@ def _ask_about_pairs_with(
 
 
 def _pairs_question(
-    state: ClusterState, keys: tuple[str, ...], new_keys: tuple[str, ...], device: str
+    state: ClusterState, keys: tuple[str, ...], new_keys: tuple[str, ...], place: str
 ) -> RequestPairPredictions:
+    device = device_of(place)
     is_small = len(new_keys) == 1 and len(keys) <= SMALLER_PARTNERS_MAX
     return RequestPairPredictions(
         device=device,
@@ -119,11 +133,11 @@ def _pairs_question(
             *(_smaller_members(state, new_keys[0]) if is_small else ()),
         ),
         new_keys=new_keys,
-        observed=state.predictions.observed_among(keys, device),
+        observed=state.predictions.observed_among(keys, place),
         device_memory_bytes=state.devices.get(device, 0),
-        doubted=state.predictions.doubted_among(keys, device),
+        doubted=state.predictions.doubted_among(keys, place),
         calibration=state.calibrations.get(device),
-        sharing=state.predictions.sharing.get(device, DeviceSharing.UNSTATED),
+        sharing=state.predictions.way_at(place),
         facts=state.device_facts.get(device),
     )
 
@@ -213,7 +227,12 @@ def _unanswered_devices(state: ClusterState, job: JobRecord) -> set[str]:
         return set()
     devices = set(state.predictions.outstanding_devices(key))
     if job.request.share is not Share.NEVER:
-        devices |= {device for device in state.devices if state.predictions.awaits_pairs(key, device)}
+        predictions = state.predictions
+        devices |= {
+            device
+            for device in state.devices
+            if any(predictions.awaits_pairs(key, place) for place in predictions.places(device))
+        }
     return devices
 
 

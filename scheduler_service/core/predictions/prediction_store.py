@@ -11,7 +11,9 @@ from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.interference_curves import INTERVAL_MS, InterferenceCurve, fit_curve
+from scheduler_service.core.cluster_view.shared_ways import place_name
 from scheduler_service.core.predictions.larger_peaks import LargerPeaks
 from scheduler_service.core.predictions.measured_alone import MeasuredAlone, with_measured
 from scheduler_service.core.predictions.measured_averages import SoloStep
@@ -186,9 +188,13 @@ class PredictionStore(PairStore):
         if not self._jobs.get(key):
             self._unpredictable[key] = code
 
-    def answer_pairs(self, key: str, device: str) -> None:
+    def answer_pairs(self, key: str, device: str, sharing: DeviceSharing) -> None:
         """Note that the question about the pairs of a key was answered, well or badly."""
-        self._outstanding_pairs.pop((key, device), None)
+        place = place_name(device, sharing)
+        self._outstanding_pairs.pop((key, place), None)
+        if device not in self.places(device) or len(self.places(device)) == 1:
+            # It was asked by the name of the type, when all of its GPUs were shared alike.
+            self._outstanding_pairs.pop((key, device), None)
 
     def observe_solo(
         self,

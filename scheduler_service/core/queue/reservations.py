@@ -27,7 +27,7 @@ from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scheduler_service.core.cluster_view.capacity import micro_batch_size_alone
-from scheduler_service.core.cluster_view.inventory import Kind
+from scheduler_service.core.cluster_view.inventory import Kind, kind_of
 from scheduler_service.core.cluster_view.replica_groups import host_share
 from scheduler_service.core.cluster_view.step_times import remaining_ms_of, step_ms_of
 from scheduler_service.core.cluster_view.view import GpuView, PendingJob, RunningJob, SchedulingView
@@ -206,7 +206,7 @@ class _Places:
         is_on_one_node = self._view.nodes_per_job_max == 1
         hosts = {node_id for node_id, node in self._view.nodes.items() if self._host_may_do(node)}
         for entry in self._view.gpus.values():
-            kind = (entry.gpu.device, entry.gpu.memory_bytes)
+            kind = kind_of(entry.gpu)
             if kind in self._fitting and entry.node_id in hosts:
                 here = found.setdefault((entry.node_id if is_on_one_node else "", kind), [])
                 here.append((self._free_at_ms(entry), len(here), entry))
@@ -338,7 +338,7 @@ def short_jobs(lane: Lane, reservation: Reservation, idle_gpus: int) -> Abstract
     window_ms = reservation.starts_at_ms - view.now_ms if reservation.starts_at_ms is not None else 0
     if window_ms <= 0 or not idle_gpus:
         return frozenset()
-    lengths = lane.read_lengths({device for device, _ in view.index.inventory.gpus}, view.predictions)
+    lengths = lane.read_lengths({device for device, *_ in view.index.inventory.gpus}, view.predictions)
     for _, _, job_id in lengths.shortest(idle_gpus, window_ms):
         job = lane.queue.by_id[job_id]
         prediction = view.predictions.job(job.request.key, device)

@@ -221,7 +221,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "GANG_INCOMPLETE": "The policy gave {gpus_given} GPU(s) where {gpus_needed} are needed.",
     "RANKS_WRONG": "The policy repeated a GPU or numbered the ranks of {gpus_given} GPU(s) wrongly.",
     "BATCH_NOT_COVERED": "The policy's micro-batches cover {given_samples} of the batch's {batch_samples} samples.",
-    "MIXED_DEVICES": "The policy mixed different kinds of GPUs in one job ({gpus}).",
+    "MIXED_DEVICES": "The policy mixed different kinds of GPUs, or slices of GPUs, in one job ({gpus}).",
     "DEVICE_NOT_ALLOWED": "The job names the devices that it may run on, and the GPU is none of these ({gpus}).",
     # while it is paused
     "PAUSED_BY_OPERATOR": "An operator paused the job; it goes on by itself when the pause is over.",
@@ -319,10 +319,9 @@ _UNSAVED = " It has written no checkpoint so far: unless its script writes one n
 _UNSAVED_STEPS = "{unsaved_steps} step(s) made in {unsaved_ms}"
 _UNSAVED_WORK = "{unsaved_ms} of work"
 _LOST = " It had written no checkpoint: {lost_steps} step(s) were lost."
-_WAYS = (
-    " GPUs of this type are shared in {ways_count} ways (MPS, in turns, or not said): what is expected is that of all "
-    "of them together."
-)
+_WAYS = " GPUs of this type are shared in {ways_count} ways (MPS, in turns, or not said): what is expected is of "
+_WAYS_HERE = ("those that do not say how.", "those that take turns, as here.", "those with MPS, as here.")
+_SLICES = " Of its {slices_count} slice(s) of GPUs (MIG) a process can use one, so no job gets two."
 _NO_GPU = (
     "Not one GPU is usable now, and {gpus_needed} are needed: the nodes are away, cordoned or have faults; "
     "`cotenant nodes` shows which."
@@ -340,9 +339,18 @@ def describe_reason(reason: Reason) -> str:
     if text is None:
         return reason.code
     text += _of_unsaved_work(reason.numbers)
-    text += _WAYS if "ways_count" in reason.numbers else ""
+    text += _of_ways(reason.numbers)
+    text += _SLICES if "slices_count" in reason.numbers else ""
     numbers = {name: format_quantity(name, value) for name, value in reason.numbers.items()}
     return agreed(text.format_map(_Fields(numbers, jobs=_named(reason.job_ids), gpus=_named(reason.gpu_ids))))
+
+
+def _of_ways(numbers: Mapping[str, float]) -> str:
+    """Return to which of several ways of sharing a slowdown belongs; earlier versions asked about all together."""
+    if "ways_count" not in numbers:
+        return ""
+    here = int(numbers.get("way_here", -1))
+    return _WAYS + (_WAYS_HERE[here] if 0 <= here < len(_WAYS_HERE) else "each of them or of all together.")
 
 
 def _of_unsaved_work(numbers: Mapping[str, float]) -> str:

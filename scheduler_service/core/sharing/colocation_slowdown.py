@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.capacity import Resident, doubt_code, is_reliable
+from scheduler_service.core.cluster_view.shared_ways import place_of
 from scheduler_service.core.cluster_view.view import Predictions
 from scheduler_service.core.records import Gpu, Level, PairPrediction, Reason, Share
 
@@ -79,14 +80,21 @@ def mutual_wait_ratio(one_ratio: Ratio, two_ratio: Ratio) -> Ratio:
 
 def takes_turns(gpu: Gpu, predictions: Predictions) -> bool:
     """Say whether jobs of a GPU wait for each other: under MPS their kernels run side by side, and slowdowns add up."""
-    return predictions.sharing.get(gpu.device) is not DeviceSharing.MPS
+    return (gpu.sharing or predictions.sharing.get(gpu.device)) is not DeviceSharing.MPS
 
 
 def ways_of_sharing(gpus: Iterable[Gpu], predictions: Predictions) -> Mapping[str, float]:
-    """Return what a reason says of slowdowns that are those of several ways of sharing together; empty = of one."""
+    """Return what a reason says of GPUs of a type that is shared in several ways; empty = it is in one.
+
+    The number of the way of these GPUs is left out where not all of them are shared alike.
+    """
     counts = predictions.ways_counts
-    most = max((counts.get(gpu.device, 0) for gpu in gpus), default=0) if counts else 0
-    return {"ways_count": most} if most else {}
+    mixed = [gpu for gpu in gpus if gpu.device in counts] if counts else []
+    if not mixed:
+        return {}
+    ways = {int(gpu.sharing) for gpu in mixed}
+    here = {"way_here": float(ways.pop())} if len(ways) == 1 else {}
+    return {"ways_count": max(counts[gpu.device] for gpu in mixed), **here}
 
 
 class ExpectedSlowdown(NamedTuple):
@@ -154,11 +162,12 @@ def _with_each_resident(
     """Return how much each other job slows one down, whether all of that is known, and why it is not reliable."""
     victim = residents[place]
     key, micro_batch_size, doubt = victim.request.key, victim.micro_batch_size, doubts[place]
+    where = place_of(gpu)
     pair_ratios, is_known = list[float](), True
     for other_place, other in enumerate(residents):
         if other_place == place:
             continue
-        pair = predictions.pair(key, other.request.key, gpu.device, micro_batch_size, other.micro_batch_size)
+        pair = predictions.pair(key, other.request.key, where, micro_batch_size, other.micro_batch_size)
         if pair is None or pair.level is Level.FALLBACK:
             is_known = False
             doubt = doubt or _doubt("PAIR_UNKNOWN", gpu, victim, other)
@@ -181,11 +190,11 @@ class PairSlowdowns:
         predictions: What is predicted.
     """
 
-    __slots__ = ("_device", "_gpu", "_incoming_job", "_is_reliable", "_keys", "_predictions", "_resident")
+    __slots__ = ("_gpu", "_incoming_job", "_is_reliable", "_keys", "_place", "_predictions", "_resident")
 
     def __init__(self, incoming_job: Resident, resident: Resident, gpu: Gpu, predictions: Predictions) -> None:
         self._incoming_job, self._resident, self._gpu, self._predictions = incoming_job, resident, gpu, predictions
-        self._device = device = gpu.device
+        self._place, device = place_of(gpu), gpu.device
         self._keys = key, other_key = incoming_job.request.key, resident.request.key
         self._is_reliable = is_reliable(predictions.job(key, device)) and is_reliable(
             predictions.job(other_key, device)
@@ -194,11 +203,11 @@ class PairSlowdowns:
     def at(self, micro_batch_size: int) -> tuple[ExpectedSlowdown, ExpectedSlowdown]:
         """Return the slowdowns of both, the first job taking so many samples per pass."""
         if self._is_reliable:
-            (key, other_key), device, pair = self._keys, self._device, self._predictions.pair
+            (key, other_key), place, pair = self._keys, self._place, self._predictions.pair
             other_size = self._resident.micro_batch_size
-            own = pair(key, other_key, device, micro_batch_size, other_size)
+            own = pair(key, other_key, place, micro_batch_size, other_size)
             if own is not None and is_sure(own):
-                other = pair(other_key, key, device, other_size, micro_batch_size)
+                other = pair(other_key, key, place, other_size, micro_batch_size)
                 if other is not None and is_sure(other):
                     return _without_doubt(own), _without_doubt(other)
         incoming_job = replace(self._incoming_job, micro_batch_size=micro_batch_size)
@@ -209,7 +218,7 @@ class PairSlowdowns:
 def _sure_slowdown(victim: Resident, other: Resident, gpu: Gpu, predictions: Predictions) -> ExpectedSlowdown | None:
     """Return the slowdown of a job by one other, both reliably known alone; None = of the pair too little is known."""
     sizes = victim.micro_batch_size, other.micro_batch_size
-    pair = predictions.pair(victim.request.key, other.request.key, gpu.device, *sizes)
+    pair = predictions.pair(victim.request.key, other.request.key, place_of(gpu), *sizes)
     return _without_doubt(pair) if pair is not None and is_sure(pair) else None
 
 
@@ -219,7 +228,7 @@ def _outranks_fair_turns(victim: Resident, other: Resident, gpu: Gpu, prediction
     What two graphs unlike the measured ones let expect says less than what was measured of both jobs alone.
     """
     sizes = victim.micro_batch_size, other.micro_batch_size
-    pair = predictions.pair(victim.request.key, other.request.key, gpu.device, *sizes)
+    pair = predictions.pair(victim.request.key, other.request.key, place_of(gpu), *sizes)
     return pair is not None and (pair.level is Level.OBSERVED or is_sure(pair))
 
 

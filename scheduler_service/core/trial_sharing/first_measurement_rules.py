@@ -8,6 +8,7 @@ little of its life, a few times: `lent_ratio_max` of what it has run and is fore
 from __future__ import annotations
 
 from scheduler_service.core.cluster_view.capacity import Resident, memory_point
+from scheduler_service.core.cluster_view.shared_ways import place_of
 from scheduler_service.core.cluster_view.view import GpuView, Predictions, RunningJob, SchedulingView
 from scheduler_service.core.records import (
     PAUSED_MS_MAX,
@@ -159,7 +160,7 @@ def _known_break(one: Resident, other: Resident, gpu: Gpu, predictions: Predicti
     """Return that one of two jobs was measured to lose more to the other than it accepts."""
     for victim, other_job in ((one, other), (other, one)):
         keys, sizes = (victim.request.key, other_job.request.key), (victim.micro_batch_size, other_job.micro_batch_size)
-        pair = predictions.pair(*keys, gpu.device, *sizes)
+        pair = predictions.pair(*keys, place_of(gpu), *sizes)
         if pair is None or pair.level is not Level.OBSERVED:
             continue
         if pair.slowdown_ratio > victim.request.max_slowdown_ratio:

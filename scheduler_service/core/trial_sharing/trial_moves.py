@@ -73,7 +73,7 @@ def trial_moves(view: SchedulingView, decisions: Sequence[Decision]) -> tuple[Mi
 
 def unmeasured_jobs(view: SchedulingView) -> Iterator[PendingJob]:
     """Yield those of the first waiting jobs that were never measured, and may share on trial once they were."""
-    devices, measured_alone = {device for device, _ in view.index.inventory.gpus}, view.predictions.measured_alone
+    devices, measured_alone = {device for device, *_ in view.index.inventory.gpus}, view.predictions.measured_alone
     for job in islice(view.pending, JOBS_LOOKED_AT_MAX):
         key = job.request.key
         if may_share_on_trial(job.request) and not any((key, device) in measured_alone for device in devices):

@@ -149,12 +149,12 @@ def _tell(state: ClusterState, incoming: JobRecord, resident: JobRecord, code: s
 def _break(
     state: ClusterState, incoming: JobRecord, resident: JobRecord, broken: list[JobRecord], step: EventEffects
 ) -> None:
-    device = state.gpus[incoming.gpu_ids[0]].gpu.device
+    place = state.predictions.name_for(state.gpus[incoming.gpu_ids[0]].gpu)
     for victim in broken:
         other = resident if victim is incoming else incoming
         slowdown_ratio = fmean(_ratios(victim))
         state.predictions.note_broken_trial(
-            victim.request.key, other.request.key, device, slowdown_ratio, at_ms=state.now_ms
+            victim.request.key, other.request.key, place, slowdown_ratio, at_ms=state.now_ms
         )
     worst = max(broken, key=lambda job: fmean(_ratios(job)) - job.request.max_slowdown_ratio)
     numbers = {"slowdown_ratio": fmean(_ratios(worst)), "max_slowdown_ratio": worst.request.max_slowdown_ratio}

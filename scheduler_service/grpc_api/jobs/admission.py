@@ -232,7 +232,7 @@ def _device_sizes(nodes: Iterable[Node], gpus: int) -> dict[str, int]:
     """Return the largest memory of every device type of which a node has so many."""
     sizes: dict[str, int] = {}
     for node in nodes:
-        for (device, memory_bytes), count in Counter(map(kind_of, node.gpus)).items():
+        for (device, memory_bytes, *_), count in Counter(map(kind_of, node.gpus)).items():
             if count >= gpus:
                 sizes[device] = max(sizes.get(device, 0), memory_bytes)
     return sizes

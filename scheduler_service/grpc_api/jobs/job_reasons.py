@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cotenant.access.callers import Caller
 from scheduler_service.core.cluster_view.capacity import micro_batch_size_alone, samples_per_gpu, too_large_alone
-from scheduler_service.core.cluster_view.inventory import Inventory
+from scheduler_service.core.cluster_view.inventory import Inventory, slices_counted
 from scheduler_service.core.cluster_view.remaining_time_queue import shape_of
 from scheduler_service.core.cluster_view.view import Predictions
 from scheduler_service.core.jobs.job_records import JobRecord
@@ -97,7 +97,7 @@ def worded_for(
 def _too_few_gpus(request: JobRequest, inventory: Inventory) -> Reason | None:
     wanted = min(request.allowed_gpus, default=request.gpus)
     most = max(inventory.count.values(), default=0)
-    numbers = {"gpus_needed": wanted, "gpus_in_cluster": most}
+    numbers = {"gpus_needed": wanted, "gpus_in_cluster": most, **slices_counted(inventory)}
     return Reason(code="GPUS_NOT_IN_CLUSTER", numbers=numbers) if wanted > most else None
 
 

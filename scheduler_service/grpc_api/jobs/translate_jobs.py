@@ -9,6 +9,7 @@ from cotenant.job_settings import JobSettings
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings, key_of, measured_key, spec_message
 from scheduler_service.adapters.proto_enums import LEVEL_TO_PROTO, PHASE_TO_PROTO, SHARE_FROM_PROTO
+from scheduler_service.core.cluster_view.shared_ways import place_of
 from scheduler_service.core.decisions import Candidate
 from scheduler_service.core.event_handling.time_limits import ran_ms
 from scheduler_service.core.jobs.job_parts import JobEvent
@@ -249,11 +250,12 @@ def _pause_message(job: JobRecord) -> scheduling_pb2.JobPause | None:
 def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_pb2.CoLocatedJob]:
     if not job.holds_gpus:
         return []
-    device = _device_of(state, job)
+    view = state.gpus.get(job.gpu_ids[0]) if job.gpu_ids else None
+    place = place_of(view.gpu) if view is not None else ""
     others = state.occupancy.neighbours(job)
     messages = []
     for other_id in others:
-        message = _neighbour_message(state, job, state.jobs[other_id], device)
+        message = _neighbour_message(state, job, state.jobs[other_id], place)
         # With several co-located jobs the measured effects cannot be separated.
         if len(others) == 1 and job.measured.observed_slowdown_ratio is not None:
             message.measured_slowdown_ratio = job.measured.observed_slowdown_ratio
@@ -262,18 +264,18 @@ def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_
 
 
 def _neighbour_message(
-    state: ClusterState, job: JobRecord, other: JobRecord, device: str
+    state: ClusterState, job: JobRecord, other: JobRecord, place: str
 ) -> scheduling_pb2.CoLocatedJob:
     """Return what is expected of a job co-located with another one."""
     message = scheduling_pb2.CoLocatedJob(job_id=other.job_id)
     sizes = job.shape.micro_batch_size, other.shape.micro_batch_size
-    pair = state.predictions.pair(job.request.key, other.request.key, device, *sizes)
+    pair = state.predictions.pair(job.request.key, other.request.key, place, *sizes)
     if pair is not None:
         message.predicted_slowdown_ratio = pair.slowdown_ratio
         message.predicted_slowdown_upper_ratio = pair.upper_ratio
         message.level = LEVEL_TO_PROTO[pair.level]
         message.times_measured = pair.times_measured
-    caused = state.predictions.pair(other.request.key, job.request.key, device, *reversed(sizes))
+    caused = state.predictions.pair(other.request.key, job.request.key, place, *reversed(sizes))
     if caused is not None:
         message.caused_slowdown_ratio = caused.slowdown_ratio
     return message
@@ -287,7 +289,7 @@ def name_neighbours(state: ClusterState, job: JobRecord, candidates: Iterable[sc
             continue
         there = [state.jobs[name] for name in view.job_ids if name != job.job_id and name in state.jobs]
         candidate.co_located_jobs.extend(
-            _neighbour_message(state, job, other, view.gpu.device) for other in there[:NEIGHBOURS_MAX]
+            _neighbour_message(state, job, other, place_of(view.gpu)) for other in there[:NEIGHBOURS_MAX]
         )
 
 

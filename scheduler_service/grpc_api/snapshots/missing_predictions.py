@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cotenant.device_sharing import DeviceSharing
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_settings
 from scheduler_service.adapters.predictor.predictor_client import UNKNOWN_DEVICE, PredictorClient
+from scheduler_service.core.cluster_view.shared_ways import device_of, way_of
 from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import JobPrediction, PairPrediction, Share
@@ -114,10 +114,11 @@ async def ask_missing(missing: MissingPredictions, predictor: PredictorClient, d
     asked.model_version, failures = await conversation.ask_about_jobs(askable)
     asked.warnings += _failure_warnings(askable, failures)
     answered = frozenset(key for key, device in askable if (key, device) not in failures)
-    for device in missing.devices:
-        error = await conversation.ask_about_pairs(missing.jobs, device, answered)
+    for place in (place for device in missing.devices for place in store.places(device)):
+        error = await conversation.ask_about_pairs(missing.jobs, place, answered)
         if error is not None:
-            message = f"how jobs slow each other down on {device}: {error.message}; no job shares there on that ground"
+            where = f"how jobs slow each other down on {_worded(place)}"
+            message = f"{where}: {error.message}; no job shares there on that ground"
             asked.warnings.append(resources_pb2.Warning(code=PAIRS_UNKNOWN, message=message))
     return asked
 
@@ -155,29 +156,29 @@ class _Conversation:
         return version, failures
 
     async def ask_about_pairs(
-        self, jobs: Iterable[scheduling_pb2.SnapshotJob], device: str, answered: Collection[str]
+        self, jobs: Iterable[scheduling_pb2.SnapshotJob], place: str, answered: Collection[str]
     ) -> PredictorError | None:
-        """Ask how the jobs of a device type slow each other down; None = it was answered, or nothing was to be asked.
+        """Ask how jobs slow each other down on a device type, or on a place of one; None = what was asked is known.
 
         One graph that the predictor refuses spoils the whole question, so it is asked again about those keys of which
         the predictor has just predicted the job.
         """
-        members = self._members(jobs, device)
-        if not self._new_keys(members, device):
+        members = self._members(jobs, device_of(place))
+        if not self._new_keys(members, place):
             return None
-        error = await self._ask_about(members, device)
+        error = await self._ask_about(members, place)
         sure = {key: member for key, member in members.items() if key in answered}
         if error is not None and not _is_no_answer(error) and len(sure) < len(members) and sure:
-            return await self._ask_about(sure, device)
+            return await self._ask_about(sure, place)
         return error
 
-    async def _ask_about(self, members: Mapping[str, PairMember], device: str) -> PredictorError | None:
+    async def _ask_about(self, members: Mapping[str, PairMember], place: str) -> PredictorError | None:
         question = RequestPairPredictions(
-            device=device,
+            device=device_of(place),
             members=tuple(members.values()),
-            new_keys=self._new_keys(members, device),
-            device_memory_bytes=self._devices[device],
-            sharing=self._store.sharing.get(device, DeviceSharing.UNSTATED),
+            new_keys=self._new_keys(members, place),
+            device_memory_bytes=self._devices[device_of(place)],
+            sharing=self._store.way_at(place),
         )
         asking = self._predictor.predict_pairs(question, deadline_s=max(self._seconds_left(), 0.001))
         try:
@@ -200,9 +201,9 @@ class _Conversation:
                 members[request.key] = PairMember(key=request.key, graph_sha256=job.graph_sha256, settings=settings)
         return members
 
-    def _new_keys(self, members: Collection[str], device: str) -> tuple[str, ...]:
+    def _new_keys(self, members: Collection[str], place: str) -> tuple[str, ...]:
         store = self._store
-        return tuple(key for key in members if any(store.pair(key, other, device) is None for other in members))
+        return tuple(key for key in members if any(store.pair(key, other, place) is None for other in members))
 
     def _question(self, key: str, device: str, job: scheduling_pb2.SnapshotJob) -> RequestPrediction:
         request = translate_snapshot.request(job)
@@ -221,6 +222,11 @@ class _Conversation:
 
     def _seconds_left(self) -> float:
         return max(self._ends_at_s - asyncio.get_running_loop().time(), 0.0)
+
+
+def _worded(place: str) -> str:
+    way = way_of(place)
+    return f"{device_of(place)} ({way.label.replace('_', ' ')})" if way else place
 
 
 def _result(task: asyncio.Future[JobPrediction]) -> JobPrediction | PredictorError:

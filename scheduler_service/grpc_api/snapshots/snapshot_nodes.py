@@ -9,6 +9,7 @@ from operator import and_, lt
 
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.empty_cluster import EmptyCluster
+from scheduler_service.core.cluster_view.inventory import kinds_of
 from scheduler_service.core.cluster_view.listed_gpus import ListedGpus
 from scheduler_service.core.cluster_view.view import GpuView
 from scheduler_service.core.copied_record import make_records
@@ -60,6 +61,9 @@ def read_nodes(nodes: RowColumns) -> SnapshotNodes:
     gpu_ids, memory_bytes, healthy = gpus["gpu_id"], gpus["memory_bytes"], gpus["healthy"]
     devices = _shared_names(gpus["device"])
     counts = [*map(len, nodes["gpus"])]
+    sharing = _sharing({*zip(devices, gpus["sharing"], strict=True)})
+    # Of a type that is shared in one way all pairs are those of its type: there is nothing to tell apart.
+    ways = {"sharing": [*map(DeviceSharing, gpus["sharing"])]} if any(len(way) > 1 for way in sharing.values()) else {}
     made = make_records(
         Gpu,
         len(gpus),
@@ -68,19 +72,18 @@ def read_nodes(nodes: RowColumns) -> SnapshotNodes:
         memory_bytes=memory_bytes,
         healthy=healthy,
         index=[*chain.from_iterable(map(range, counts))],
+        **ways,
     )
     node_ids, schedulable = nodes["node_id"], nodes["schedulable"]
     of_node = [*chain.from_iterable(map(repeat, node_ids, counts))]
     takes_jobs = [*chain.from_iterable(map(repeat, schedulable, counts))]
     usable = dict(compress(zip(node_ids, _nodes(nodes, made, counts), strict=True), schedulable))
     are_open = [*map(and_, healthy, takes_jobs)]
-    taken, open_ids, of_taken, kinds = (
-        [*compress(column, are_open)] for column in (made, gpu_ids, of_node, zip(devices, memory_bytes, strict=True))
-    )
+    taken, open_ids, of_taken = ([*compress(column, are_open)] for column in (made, gpu_ids, of_node))
     views = make_records(GpuView, len(taken), gpu=taken, node_id=of_taken)
     empty = dict(zip(open_ids, views, strict=True))
     is_in_order = all(map(lt, node_ids, node_ids[1:]))
-    columns = ListedGpus(taken, open_ids, of_taken, kinds) if is_in_order else None
+    columns = ListedGpus(taken, open_ids, of_taken, kinds_of(taken)) if is_in_order else None
     return SnapshotNodes(
         usable=usable,
         gpus=dict(zip(gpu_ids, made, strict=True)),
@@ -90,7 +93,7 @@ def read_nodes(nodes: RowColumns) -> SnapshotNodes:
         },
         least_memory_bytes=_least_memory_bytes(set(zip(devices, memory_bytes, healthy, strict=True))),
         queues={name: frozenset(queues) for name, queues in zip(node_ids, nodes["queues"], strict=True) if queues},
-        sharing=_sharing({*zip(devices, gpus["sharing"], strict=True)}),
+        sharing=sharing,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from cotenant.device_sharing import DeviceSharing
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.cluster_view.capacity import samples_per_gpu
+from scheduler_service.core.cluster_view.shared_ways import device_of
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import JobPrediction, JobRequest, Level, MemoryPoint, PairPrediction
 from scheduler_service.grpc_api.snapshots import translate_snapshot
@@ -82,8 +83,7 @@ class SnapshotPredictions(PredictionStore):
     ) -> None:
         super().__init__()
         for device, ways in sharing.items():
-            (way,) = ways if len(ways) == 1 else (DeviceSharing.UNSTATED,)
-            self.share(device, way, ways=len(ways))
+            self.share(device, *ways)
         self.caller = WaitingCaller()
         self._rows = rows
         self._answers: dict[PairPlace, PairPrediction] = {}
@@ -157,11 +157,11 @@ class SnapshotPredictions(PredictionStore):
         other_micro_batch_size: int = 0,
     ) -> PairPrediction | None:
         """Return what is predicted of a pair, else what is stated of the first next to any other."""
-        sizes = micro_batch_size, other_micro_batch_size
+        sizes, of_type = (micro_batch_size, other_micro_batch_size), device_of(device)
         return (
-            self._rows.pairs.find((victim_key, other_key, device), sizes)
+            self._rows.pairs.find((victim_key, other_key, of_type), sizes)
             or super().predicted_pair(victim_key, other_key, device, *sizes)
-            or self._stated_pair(victim_key, other_key, device)
+            or self._stated_pair(victim_key, other_key, of_type)
         )
 
     def _stated_pair(self, victim_key: str, other_key: str, device: str) -> PairPrediction | None:

@@ -29,7 +29,7 @@ def shortest_first(view: SchedulingView, aging_ms: int) -> list[PendingJob]:
 
     Several kinds of GPU: the remaining time is that on the fastest one.
     """
-    devices = sorted({device for device, _ in view.index.inventory.count})
+    devices = sorted({device for device, *_ in view.index.inventory.count})
     step_ms_by_shape: dict[tuple[str, int, int], float | None] = {}
 
     def order(job: PendingJob) -> tuple[float, int, str]:

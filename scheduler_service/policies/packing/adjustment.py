@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from scheduler_service.core.cluster_view.capacity import Resident
-from scheduler_service.core.cluster_view.inventory import kind_of
+from scheduler_service.core.cluster_view.inventory import kind_of, may_replace
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.view import GpuView, RunningJob, SchedulingView
 from scheduler_service.core.records import Reason
@@ -263,9 +263,11 @@ class Arrangement:
     def _has_place(self, job: RunningJob, source: str, entry: GpuView) -> bool:
         """Return whether kind, memory, consent, node and host admit a worker, as the engine's own check requires."""
         gpu, view = entry.gpu, self._view
-        if kind_of(gpu) != kind_of(view.gpus[source].gpu) or job.memory_reserved_bytes > self._free_bytes(entry):
+        job_id, source_gpu = job.request.job_id, view.gpus[source].gpu
+        is_gang = len(self._gpu_ids[job_id]) > 1
+        is_alike = kind_of(gpu) == kind_of(source_gpu) if is_gang else may_replace(gpu, source_gpu)
+        if not is_alike or job.memory_reserved_bytes > self._free_bytes(entry):
             return False
-        job_id = job.request.job_id
         incoming_job, others = self._residents[source][job_id], self._holders(gpu.gpu_id)
         if others and sharing_obstacle(incoming_job, others, gpu, view.predictions) is not None:
             return False

@@ -18,7 +18,7 @@ from scheduler_service.core.cluster_view.capacity import (
     resident_on,
     samples_per_gpu,
 )
-from scheduler_service.core.cluster_view.inventory import Kind, kind_of
+from scheduler_service.core.cluster_view.inventory import Kind, alike_for_one, is_slice
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.remaining_time_queue import shape_of
 from scheduler_service.core.cluster_view.view import GpuView, PendingJob, RunningJob, SchedulingView
@@ -34,7 +34,7 @@ from scheduler_service.policies.packing.packing_rules import ROUNDING_DIGITS, Be
 from scheduler_service.policies.packing.resulting_interference import WorkerBalance
 from scheduler_service.policies.packing.sure_refusals import SureRefusals
 from scheduler_service.policies.packing.worker_mapping import WorkerMapper, WorkerMapping
-from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
+from scheduler_service.policies.placement.free_gpus import free_by_likeness
 from scheduler_service.policies.placement.reasons import (
     full_reason,
     host_reason,
@@ -97,7 +97,8 @@ class OjppPacking:
         self._inventory, self._running = view.index.inventory, view.index.reported
         self._balance = WorkerBalance(self._ledger)
         self._mapper = WorkerMapper(self._ledger, rules, self._balance)
-        self._free = free_by_kind_and_node(view)
+        self._kinds = {alike_for_one(gpu): gpu for gpu in reversed([*self._inventory.gpus.values()])}
+        self._free = free_by_likeness(view)
         self._in_use: dict[Kind, dict[str, None]] = {}
         self._update_in_use(gpu_id for gpu_id, entry in view.gpus.items() if entry.job_ids)
         self._packing = self._arrays()
@@ -114,6 +115,7 @@ class OjppPacking:
             or len(self._view.pending) < JOBS_IN_ARRAYS_MIN
             or self._view.explain
             or len(self._inventory.gpus) > 1
+            or self._view.predictions.ways_counts
             or not self._rules.bounds_harmless_collisions
             or not self._rules.prefers_devices_in_use
         ):
@@ -143,7 +145,7 @@ class OjppPacking:
         """Return what a worker asks, on the kind of GPU where that is most; a job that fits none asks for all."""
         shape = shape_of(request)
         if shape not in self._demands:
-            workers = [(self._worker(request, gpu), gpu) for gpu in self._inventory.gpus.values()]
+            workers = [(self._worker(request, gpu), gpu) for gpu in self._kinds.values()]
             demands = [self._demand(worker, gpu) for worker, gpu in workers if worker is not None]
             self._demands[shape] = max(demands, key=lambda demand: demand.size, default=_WHOLE_DEVICE)
         return self._demands[shape]
@@ -157,7 +159,7 @@ class OjppPacking:
         offers = self._offers_from_arrays(request)
         mapping = self._mapper.map_job(offers)
         if mapping is None:
-            offers = [offer for kind in self._inventory.gpus for offer in self._offers(request, kind, refusals)]
+            offers = [offer for kind in sorted(self._kinds) for offer in self._offers(request, kind, refusals)]
             mapping = self._mapper.map_job(offers) if self._packing is None else None
         return self._wait_reason(request, offers, refusals) if mapping is None else self._start(mapping)
 
@@ -171,7 +173,10 @@ class OjppPacking:
 
     def _offers(self, request: JobRequest, kind: Kind, refusals: _Refusals) -> list[Offer]:
         """Return what a kind of GPUs offers: one node at a time where a job must stay on one, else all together."""
-        worker = self._worker_or_obstacle(request, self._inventory.gpus[kind])
+        gpu = self._kinds[kind]
+        if request.gpus > 1 and is_slice(gpu):
+            return []
+        worker = self._worker_or_obstacle(request, gpu)
         if isinstance(worker, Reason):
             refusals.reasons.append(worker)
             return []
@@ -179,11 +184,11 @@ class OjppPacking:
         gpu_ids = list(self._in_use.get(kind, ()))
         if not self._rules.prefers_devices_in_use:
             gpu_ids += [gpu_id for on_node in free.values() for gpu_id in on_node]
-        sure = SureRefusals(worker, self._inventory.gpus[kind], self._view.predictions, self._rules)
+        sure = SureRefusals(worker, gpu, self._view.predictions, self._rules)
         devices: list[Device] = []
         for entry in map(self._view.gpus.__getitem__, gpu_ids):
             there = self._only_job(entry)
-            if there is not None and sure.include(there):
+            if there is not None and sure.include(there, entry.gpu):
                 refusals.unasked.append((worker, entry))
                 continue
             found = self._device(worker, entry)
@@ -216,7 +221,7 @@ class OjppPacking:
         if devices is None:
             self._packing = self._balance.arrays = None
             return []
-        free = self._free_with_room(worker, kind_of(gpu), [])
+        free = self._free_with_room(worker, alike_for_one(gpu), [])
         return [self._offer(worker, devices, free)]
 
     def _free_with_room(self, worker: Resident, kind: Kind, obstacles: list[Reason]) -> dict[str, list[str]]:
@@ -348,7 +353,7 @@ class OjppPacking:
             self._packing.place(worker, mapping.gpu_ids)
         for gpu_id in mapping.gpu_ids:
             entry = self._view.gpus[gpu_id]
-            free = self._free.get(kind_of(entry.gpu), {})
+            free = self._free.get(alike_for_one(entry.gpu), {})
             if gpu_id in free.get(entry.node_id, ()):
                 free[entry.node_id].remove(gpu_id)
                 if not free[entry.node_id]:
@@ -360,7 +365,7 @@ class OjppPacking:
         """Keep the devices in use that have memory left; the others need no look."""
         for gpu_id in gpu_ids:
             entry = self._view.gpus[gpu_id]
-            in_use = self._in_use.setdefault(kind_of(entry.gpu), {})
+            in_use = self._in_use.setdefault(alike_for_one(entry.gpu), {})
             if entry.is_releasing or self._ledger.memory_free_bytes(entry) <= 0:
                 in_use.pop(gpu_id, None)
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from scheduler_service.core.cluster_view.capacity import Resident, is_reliable
+from scheduler_service.core.cluster_view.shared_ways import place_of
 from scheduler_service.core.cluster_view.view import Predictions, RunningJob
 from scheduler_service.core.records import Gpu
 from scheduler_service.core.sharing.colocation_slowdown import is_sure
@@ -29,17 +30,18 @@ class SureRefusals:
         prediction = predictions.job(worker.request.key, gpu.device)
         self._is_reliable, self._alpha = is_reliable(prediction), rules.alpha
         self._compute_ratio = compute_ratio_of(prediction, self._alpha)
-        self._known: dict[tuple[str, int, float], bool] = {}
+        self._known: dict[tuple[str, str, int, float], bool] = {}
 
-    def include(self, there: RunningJob) -> bool:
+    def include(self, there: RunningJob, gpu: Gpu) -> bool:
         """Say whether the one job on a GPU is among them; False = it has to be asked for its consent."""
-        alike = there.request.key, there.micro_batch_size, there.request.max_slowdown_ratio
+        place = place_of(gpu)
+        alike = place, there.request.key, there.micro_batch_size, there.request.max_slowdown_ratio
         known = self._known.get(alike)
         if known is None:
             known = self._known[alike] = self._refuses(*alike)
         return known
 
-    def _refuses(self, other_key: str, other_size: int, other_limit_ratio: float) -> bool:
+    def _refuses(self, place: str, other_key: str, other_size: int, other_limit_ratio: float) -> bool:
         prediction = self._predictions.job(other_key, self._device)
         # Of the two reasons this one needs no look at the pair.
         if self._rules.computes_too_much(self._compute_ratio + compute_ratio_of(prediction, self._alpha)):
@@ -49,10 +51,10 @@ class SureRefusals:
         request, theta_max = self._worker.request, self._rules.theta_max
         most_ratio = inf if theta_max is None else theta_max + ROUNDING_RATIO
         pair, sizes = self._predictions.pair, (self._worker.micro_batch_size, other_size)
-        own = pair(request.key, other_key, self._device, *sizes)
+        own = pair(request.key, other_key, place, *sizes)
         if own is None or not is_sure(own):
             return False
         if own.slowdown_ratio > min(request.max_slowdown_ratio, most_ratio):
             return True
-        other = pair(other_key, request.key, self._device, *reversed(sizes))
+        other = pair(other_key, request.key, place, *reversed(sizes))
         return other is not None and is_sure(other) and other.slowdown_ratio > min(other_limit_ratio, most_ratio)

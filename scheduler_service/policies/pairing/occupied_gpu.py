@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scheduler_service.core.cluster_view.capacity import Resident, expected_bytes, reserved_bytes
+from scheduler_service.core.cluster_view.shared_ways import place_of
 from scheduler_service.core.cluster_view.step_times import remaining_ms_of
 from scheduler_service.core.cluster_view.view import GpuView, Predictions
 from scheduler_service.core.records import JobRequest, Reason
@@ -50,7 +51,7 @@ class OccupiedGpu:
         gpu, resident = self.entry.gpu, self.partner
         request = resident.request
         return (
-            gpu.device,
+            place_of(gpu),
             gpu.memory_bytes,
             self.memory_free_bytes,
             request.key,
@@ -79,7 +80,7 @@ class OccupiedGpu:
     def _slowdown(self, victim: Resident, other: Resident) -> float:
         gpu, key, other_key = self.entry.gpu, victim.request.key, other.request.key
         sizes = victim.micro_batch_size, other.micro_batch_size
-        pair = self.predictions.pair(key, other_key, gpu.device, *sizes)
+        pair = self.predictions.pair(key, other_key, place_of(gpu), *sizes)
         return sum_of_pairs((pair.slowdown_ratio,)) if pair is not None else victim.request.max_slowdown_ratio
 
 

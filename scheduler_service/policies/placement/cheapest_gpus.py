@@ -36,7 +36,8 @@ class CheapestGpus:
         self._locality_gpus = locality_gpus
         self._firsts: dict[int, int] = {}
         """Of load classes that lose GPUs only: none lies before."""
-        self._kinds = int(columns.kind_of.max(initial=-1)) + 1
+        self._gpus_of_kinds = np.bincount(columns.kind_of).tolist()
+        self._kinds = len(self._gpus_of_kinds)
         self._is_even = columns.slots.size == len(columns.gpu_ids)
         """Every node has the same number of GPUs, so that costs by position are a table by node."""
         self._ones = np.ones(columns.slots.shape[1], dtype=np.float32)
@@ -89,7 +90,7 @@ class CheapestGpus:
         return max(
             (
                 int(np.bincount(self._columns.node_of[np.isfinite(part)], minlength=nodes).max(initial=0))
-                for part in self._by_kind(costs)
+                for part in self._by_kind(costs, 1)
             ),
             default=0,
         )
@@ -98,17 +99,18 @@ class CheapestGpus:
         """Yield what is found on one node, in one rack, anywhere (4.2.3)."""
         is_local = request.gpus >= self._locality_gpus
         if is_local or self._nodes_max == 1:
-            yield [self._on_one_node(request, part) for part in self._by_kind(costs)]
+            yield [self._on_one_node(request, part) for part in self._by_kind(costs, request.gpus)]
         if self._nodes_max == 1:
             return
         if is_local:
             rack_of = self._columns.rack_of[self._columns.node_of]
             racks = [np.where(rack_of == rack, costs, inf) for rack in range(self._racks)]
-            yield [self._together(request, part) for in_rack in racks for part in self._by_kind(in_rack)]
-        yield [self._together(request, part) for part in self._by_kind(costs)]
+            yield [self._together(request, part) for in_rack in racks for part in self._by_kind(in_rack, request.gpus)]
+        yield [self._together(request, part) for part in self._by_kind(costs, request.gpus)]
 
-    def _by_kind(self, costs: Costs) -> Iterator[Costs]:
-        for kind in range(self._kinds):
+    def _by_kind(self, costs: Costs, gpus: int) -> Iterator[Costs]:
+        """Yield the costs of each kind of which there are so many: every slice of a GPU is a kind by itself."""
+        for kind in [kind for kind, count in enumerate(self._gpus_of_kinds) if count >= gpus]:
             yield costs if self._kinds == 1 else np.where(self._columns.kind_of == kind, costs, inf)
 
     def _on_one_node(self, request: JobRequest, costs: Costs) -> Positions | None:

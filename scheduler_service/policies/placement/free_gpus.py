@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler_service.core.cluster_view.capacity import micro_batch_size_alone
-from scheduler_service.core.cluster_view.inventory import Kind
+from scheduler_service.core.cluster_view.inventory import Kind, alike_for_one, is_slice
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.step_times import passes_of
 from scheduler_service.core.cluster_view.view import SchedulingView
@@ -23,6 +23,25 @@ def free_by_kind_and_node(view: SchedulingView) -> dict[Kind, dict[str, list[str
         kind: {node: [gpu_id for _, gpu_id in here] for node, here in nodes.items()}
         for kind, nodes in sorted_nodes.items()
     }
+
+
+def free_by_likeness(view: SchedulingView) -> dict[Kind, dict[str, list[str]]]:
+    """Return the same by what is alike to a job of one GPU: all slices of one type together."""
+    found: dict[Kind, dict[str, list[str]]] = {}
+    sliced: dict[Kind, dict[str, list[str]]] = {}
+    for kind, by_node in free_by_kind_and_node(view).items():
+        first = view.gpus[next(iter(by_node.values()))[0]].gpu
+        if not is_slice(first):
+            found[kind] = by_node
+            continue
+        for node_id, gpu_ids in by_node.items():
+            sliced.setdefault(alike_for_one(first), {}).setdefault(node_id, []).extend(gpu_ids)
+    for kind, by_node in sliced.items():
+        found[kind] = {
+            node_id: sorted(by_node[node_id], key=lambda gpu_id: (view.gpus[gpu_id].gpu.index, gpu_id))
+            for node_id in sorted(by_node)
+        }
+    return found
 
 
 def choose_free_gpus(

@@ -124,7 +124,7 @@ class HorusPrices:
         return known
 
     def _cost(self, kind: Kind, used_bytes: int, utilization_ratio: float) -> float:
-        device, memory_bytes = kind
+        device, memory_bytes, *_ = kind
         ratio = used_bytes / memory_bytes
         return self._costs.cost(memory_ratio=ratio, utilization_ratio=utilization_ratio, device=device)
 

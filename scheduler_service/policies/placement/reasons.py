@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from scheduler_service.core.cluster_view.capacity import expected_bytes, samples_per_gpu
-from scheduler_service.core.cluster_view.inventory import Inventory
+from scheduler_service.core.cluster_view.inventory import Inventory, slices_counted
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.policies.placement.free_gpus import fits_alone
@@ -52,7 +52,7 @@ def impossible_reason(view: SchedulingView, inventory: Inventory, request: JobRe
     """Return why a job could not even start on the empty cluster, or None when it could."""
     largest = max(inventory.count.values(), default=0)
     if request.gpus > largest:
-        numbers = {"gpus_needed": request.gpus, "gpus_in_cluster": largest}
+        numbers = {"gpus_needed": request.gpus, "gpus_in_cluster": largest, **slices_counted(inventory)}
         return Reason(code="GPUS_NOT_IN_CLUSTER", numbers=numbers)
     fitting = [kind for kind, gpu in inventory.gpus.items() if fits_alone(view, request, gpu)]
     if not fitting:

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from scheduler_service.core.cluster_view.inventory import kind_of
+from scheduler_service.core.cluster_view.inventory import is_slice, kind_of, may_replace
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.step_times import remaining_by_elapsed_ms, remaining_ms_of
 from scheduler_service.core.cluster_view.view import RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Migrate, Placement, Start
-from scheduler_service.core.records import Reason
+from scheduler_service.core.records import Gpu, Reason
 from scheduler_service.core.sharing.colocation_slowdown import expected_slowdowns
 from scheduler_service.policies.placement.free_gpus import choose_free_gpus, free_by_kind_and_node, ranked, sized
 
@@ -194,7 +194,7 @@ class _Separation:
         """
         job, gpus = parting.job, self._view.gpus
         own_nodes = {gpus[part.gpu_id].node_id for part in job.assignments}
-        free = self._free.get(kind_of(gpus[parting.shared_gpu_ids[0]].gpu), {})
+        free = self._free_like(gpus[parting.shared_gpu_ids[0]].gpu)
         wanted = sized(job.request, len(parting.shared_gpu_ids))
         at_home = {node_id: here for node_id, here in free.items() if node_id in own_nodes}
         found = choose_free_gpus(self._ledger, wanted, at_home)
@@ -205,6 +205,16 @@ class _Separation:
         instead = dict(zip(parting.shared_gpu_ids, found, strict=True))
         in_order = sorted(job.assignments, key=lambda part: part.rank)
         return tuple(instead.get(part.gpu_id, part.gpu_id) for part in in_order)
+
+    def _free_like(self, gpu: Gpu) -> Mapping[str, Sequence[str]]:
+        """Return the idle GPUs to which a job may move from one, by node; each slice is a kind by itself."""
+        if not is_slice(gpu):
+            return self._free.get(kind_of(gpu), {})
+        found: dict[str, list[str]] = {}
+        for by_node in self._free.values():
+            for node_id, here in by_node.items():
+                found.setdefault(node_id, []).extend(one for one in here if may_replace(self._view.gpus[one].gpu, gpu))
+        return {node_id: sorted(here) for node_id, here in found.items() if here}
 
     def _elsewhere(
         self, parting: Parting, free: Mapping[str, Sequence[str]], *, nodes_max: int

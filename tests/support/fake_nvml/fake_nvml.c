@@ -9,7 +9,7 @@
  *   process UUID PID USED_BYTES SM_PERCENT       (USED_BYTES -1: the driver does not report it)
  *   lost UUID                                    (the device has fallen off the bus)
  *   unsupported FUNCTION                         (that call answers "not supported")
- *   broken DRIVER                                (initialisation fails)
+ *   broken DRIVER                                (every call fails, with this code where it is a number)
  *   now MICROSECONDS                             (time stamp of all samples)
  */
 #include <stdio.h>
@@ -110,7 +110,7 @@ static State read_state(void)
         else if (sscanf(line, "unsupported %95s", first) == 1)
             strcpy(state.unsupported[state.unsupported_count++ % LIMIT], first);
         else if (sscanf(line, "broken %95s", first) == 1)
-            state.broken = 1;
+            state.broken = atoi(first) ? atoi(first) : DRIVER_NOT_LOADED;
         else if (sscanf(line, "lost %95s", first) == 1) {
             for (int i = 0; i < state.gpu_count; i++)
                 if (!strcmp(state.gpus[i].uuid, first))
@@ -126,6 +126,8 @@ static State read_state(void)
 static int look_up(const char *function, void *device, State *state, Gpu **found)
 {
     *state = read_state();
+    if (state->broken)
+        return state->broken;
     for (int i = 0; i < state->unsupported_count; i++)
         if (!strcmp(state->unsupported[i], function))
             return NOT_SUPPORTED;
@@ -157,7 +159,7 @@ static int look_up(const char *function, void *device, State *state, Gpu **found
 int nvmlInitWithFlags(unsigned int flags)
 {
     (void)flags;
-    return read_state().broken ? DRIVER_NOT_LOADED : SUCCESS;
+    return read_state().broken;
 }
 
 int nvmlShutdown(void)
@@ -189,6 +191,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device)
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
 {
     State state = read_state();
+    if (state.broken)
+        return state.broken;
     for (int i = 0; i < state.gpu_count; i++)
         if (!strcmp(state.gpus[i].uuid, uuid))
             return nvmlDeviceGetHandleByIndex_v2((unsigned int)i, device);

@@ -117,7 +117,10 @@ def test_a_machine_without_a_gpu_names_what_can_stand_in(
 
     monkeypatch.setattr("cotenant_agent.commands.build_agent", find_no_driver)
     assert run("run", "--nvml", "--state-dir", str(tmp_path), "--scheduler", "127.0.0.1:1") == 1
-    expected = "error: cannot start NVML: not found; install the driver, or let cores stand in: --standin-cores 0,1\n"
+    expected = (
+        "error: cannot start NVML: not found; install the driver of a GPU of NVIDIA (those of other makers, and on the "
+        "chip of their host, are not offered), or let cores stand in: --standin-cores 0,1\n"
+    )
     assert capsys.readouterr().err == expected
 
 

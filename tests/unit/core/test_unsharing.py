@@ -14,7 +14,7 @@ from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.core.sharing.colocation_slowdown import expected_slowdowns
 from scheduler_service.policy_registry import POLICIES, describe, make_policy
 from tests.support.policy_contract import faults_of_reasons
-from tests.support.scheduling import all_pairs, job, node, pending, prediction, running, store, view
+from tests.support.scheduling import all_pairs, gpu, job, node, pending, prediction, running, store, view
 
 STEP_MS = 1_000.0
 KEYS = [f"key-{name}" for name in "abcd"]
@@ -31,11 +31,18 @@ def held(name: str, gpu_ids: Sequence[str], **changes: Any) -> RunningJob:
 
 
 def cluster(
-    holding: Sequence[RunningJob], *, gpus: int | Sequence[int] = 2, slowdown_ratio: float = 0.5, **changes: Any
+    holding: Sequence[RunningJob],
+    *,
+    gpus: int | Sequence[int] = 2,
+    gpu_ids: Sequence[str] = (),
+    slowdown_ratio: float = 0.5,
+    **changes: Any,
 ) -> SchedulingView:
     widths = (gpus,) if isinstance(gpus, int) else gpus
     jobs = [prediction(key, step_ms={(count, 1): STEP_MS for count in (1, 2, 4)}) for key in KEYS]
     machines = [node(f"n{number}", gpus=width) for number, width in enumerate(widths)]
+    if gpu_ids:
+        machines = [node("n0", [gpu(gpu_id, index=index) for index, gpu_id in enumerate(gpu_ids)])]
     known = store(jobs, all_pairs(KEYS, slowdown_ratio))
     return view(nodes=machines, holding=holding, predictions=known, **changes)
 
@@ -54,6 +61,14 @@ def moves(seen: SchedulingView, policy: str = "sjf_bsbf", **parameters: object) 
 def test_a_pair_parts_when_a_gpu_is_idle(policy: str) -> None:
     seen = cluster([held("a", ["n0.0"]), held("b", ["n0.0"])])
     assert moves(seen, policy) == [("a", ["n0.1"])]
+
+
+@pytest.mark.parametrize("policy", UNSHARING)
+def test_a_pair_on_a_slice_of_a_gpu_parts_when_another_slice_of_its_size_is_idle(policy: str) -> None:
+    seen = cluster([held("a", ["MIG-0"]), held("b", ["MIG-0"])], gpu_ids=["MIG-0", "MIG-1"])
+    assert moves(seen, policy) == [("a", ["MIG-1"])]
+    seen = cluster([held("a", ["MIG-0"]), held("b", ["MIG-0"])], gpu_ids=["MIG-0", "GPU-1"])
+    assert moves(seen, policy) == []
 
 
 def test_the_policies_that_share_and_choose_partners_can_part_them() -> None:

@@ -1,23 +1,30 @@
-"""Pairs are asked about and kept by how their device type is shared, as far as all its nodes say the same."""
+"""Pairs are asked about and kept by how GPUs of a device type are shared, each way that there is by itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core import events
 from scheduler_service.core.cluster_view.capacity import Resident
+from scheduler_service.core.cluster_view.shared_ways import place_of
 from scheduler_service.core.commands import Command, RefreshPairs, RequestPairPredictions
+from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.engine_snapshot import decode_state, freeze_state
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Level, Node, Share
 from scheduler_service.core.sharing.sharing_consent import sharing_obstacle
+from scheduler_service.policy_registry import POLICIES, make_policy
 from tests.support.engine_play import Play
-from tests.support.scheduling import gpu, node, pair, prediction
+from tests.support.scheduling import all_pairs, gpu, job, memory, node, pair, pending, prediction, running, store, view
 
 DEVICE = gpu().device
+SHARING = sorted(name for name, entry in POLICIES.items() if entry.shares_gpus)
 UNSTATED, TURNS, MPS = DeviceSharing
+TOLD = {"n0.0": "those that take turns", "n1.0": "those with MPS"}
 
 
 def shared_node(sharing: DeviceSharing, node_id: str = "n0") -> Node:
@@ -54,40 +61,118 @@ def stored_ratio(store: PredictionStore) -> float | None:
     return None if found is None else found.slowdown_ratio
 
 
-def test_a_question_says_the_way_that_all_nodes_of_the_device_type_say() -> None:
+def test_a_question_is_asked_for_every_way_that_nodes_of_the_device_type_say() -> None:
     play = Play(nodes=0)
     play.tell(events.NodeJoined, node=shared_node(MPS))
     (question,) = ask(play, "a")
     assert question.sharing is MPS
     play.tell(events.NodeJoined, node=shared_node(UNSTATED, "n1"))
-    assert [one.sharing for one in ask(play, "b")] == [UNSTATED]
+    assert [one.sharing for one in ask(play, "b")] == [UNSTATED, MPS]
     play.tell(events.NodeForgotten, node_id="n1")
     assert [one.sharing for one in ask(play, "c")] == [MPS]
 
 
-def test_a_start_and_a_refusal_say_that_the_gpus_of_their_type_are_not_shared_alike() -> None:
-    play = Play("horus", nodes=0)
-    play.tell(events.NodeJoined, node=shared_node(MPS))
-    play.tell(events.NodeJoined, node=shared_node(TURNS, "n1"))
-    for name in "abc":
+def shared_both_ways(policy: str, names: str = "ab", *, turns: float = 5.0, mps: float = 0.1) -> Play:
+    """Two nodes with a GPU each, and what is predicted of all pairs under either way."""
+    play = Play(policy, nodes=0)
+    play.tell(events.NodeJoined, node=shared_node(TURNS, "n0"))
+    play.tell(events.NodeJoined, node=shared_node(MPS, "n1"))
+    for name in names:
         ask(play, name)
-    answer(play, ["a", "b", "c"], UNSTATED, 0.1)
-    told = [
-        describe_reason(job.reason) for job in play.engine.state.jobs.values() if job.reason.code == "STARTS_SHARED"
-    ]
-    assert told
-    assert all("GPUs of this type are shared in 2 ways" in each for each in told)
-    answer(play, ["a", "b", "c"], UNSTATED, 5.0)
+    answer(play, [*names], TURNS, turns)
+    answer(play, [*names], MPS, mps)
+    return play
+
+
+@pytest.mark.parametrize("policy", ["horus", "ojpp", "sjf_ffs"])
+@pytest.mark.parametrize(("turns", "mps", "right"), [(5.0, 0.1, "n1.0"), (0.1, 5.0, "n0.0")])
+def test_a_start_where_gpus_of_one_type_are_shared_both_ways_names_the_way_that_it_counts_on(
+    policy: str, turns: float, mps: float, right: str
+) -> None:
+    play = shared_both_ways(policy, "abc", turns=turns, mps=mps)
+    shared = [job for job in play.engine.state.jobs.values() if job.reason.code == "STARTS_SHARED"]
+    assert [job.gpu_ids for job in shared] == [(right,)]
+    told = describe_reason(shared[0].reason)
+    assert f"shared in 2 ways (MPS, in turns, or not said): what is expected is of {TOLD[right]}, as here." in told
+
+
+@pytest.mark.parametrize("nodes", [1, 60])
+@pytest.mark.parametrize("policy", SHARING)
+@pytest.mark.parametrize(("turns", "mps", "right"), [(5.0, 0.01, "mps"), (0.01, 5.0, "turns")])
+def test_every_policy_that_shares_lets_jobs_join_only_gpus_whose_way_slows_little(
+    policy: str, turns: float, mps: float, right: str, nodes: int
+) -> None:
+    """Of many GPUs some policies keep columns, by classes of equal GPUs."""
+    known = store(
+        [prediction(key, utilization_ratio=0.2, memory=memory(1), step_ms={(1, 1): 1_000.0}) for key in "ab"],
+        [*all_pairs("ab", turns, sharing=TURNS), *all_pairs("ab", mps, sharing=MPS)],
+    )
+    known.share(DEVICE, TURNS, MPS)
+    consent: dict[str, Any] = {"share": Share.ANY, "max_slowdown_ratio": 0.3, "steps_total": 1_000}
+    names = [f"{way}{place}" for place in range(nodes) for way in ("turns", "mps")]
+    seen = view(
+        nodes=[shared_node(MPS if name.startswith("mps") else TURNS, name) for name in names],
+        holding=[running(job(f"r-{name}", key="a", **consent), [f"{name}.0"]) for name in names],
+        waiting=[pending(job(f"new{place}", key="b", **{**consent, "steps_total": 100})) for place in range(nodes)],
+        predictions=known,
+        nodes_per_job_max=0,
+    )
+    decisions = unfolded(make_policy(policy, {}).decide(seen))
+    given = [part.gpu_id for one in decisions if isinstance(one, Start) for part in one.assignments]
+    assert len(given) == nodes
+    assert {gpu_id.rstrip(".0123456789") for gpu_id in given} == {right}
+
+
+def test_no_job_joins_where_both_ways_slow_too_much_and_the_refusal_names_its_way() -> None:
+    play = shared_both_ways("horus", "abc", turns=5.0, mps=5.0)
+    assert sum(job.holds_gpus for job in play.engine.state.jobs.values()) == 2
     one, other = (
         Resident(request=play.engine.state.jobs[name].request, micro_batch_size=8, memory_reserved_bytes=1)
         for name in "ab"
     )
-    refusal = sharing_obstacle(one, [other], gpu(), play.engine.state.predictions)
+    refusal = sharing_obstacle(one, [other], gpu(sharing=MPS), play.engine.state.predictions)
     assert refusal is not None
-    assert (refusal.code, refusal.numbers["ways_count"]) == ("SLOWDOWN_TOO_HIGH", 2)
-    play.tell(events.NodeForgotten, node_id="n1")
-    alike = sharing_obstacle(one, [other], gpu(), play.engine.state.predictions)
-    assert alike is None or "ways_count" not in alike.numbers
+    assert (refusal.code, refusal.numbers["ways_count"], refusal.numbers["way_here"]) == ("SLOWDOWN_TOO_HIGH", 2, MPS)
+    play.tell(events.NodeForgotten, node_id="n0")
+    alike = sharing_obstacle(one, [other], gpu(sharing=MPS), play.engine.state.predictions)
+    assert alike is not None
+    assert "ways_count" not in alike.numbers
+
+
+def test_what_is_measured_where_jobs_take_turns_says_nothing_of_the_gpus_with_mps() -> None:
+    store = shared_both_ways("fifo").engine.state.predictions
+    turns, mps = (gpu(sharing=way) for way in (TURNS, MPS))
+    store.observe_pair("a", "b", store.name_for(turns), 0.7)
+    found = [store.pair("a", "b", place_of(one)) for one in (turns, mps)]
+    assert [one and (one.device, one.sharing, one.slowdown_ratio) for one in found] == [
+        (DEVICE, TURNS, 0.7),
+        (DEVICE, MPS, 0.1),
+    ]
+
+
+@pytest.mark.parametrize("order", [(TURNS, MPS), (MPS, TURNS)])
+def test_a_job_waits_for_the_answer_about_every_way_even_a_failed_one(order: tuple[DeviceSharing, ...]) -> None:
+    play = Play("horus", nodes=0)
+    play.tell(events.NodeJoined, node=shared_node(TURNS, "n0"))
+    play.tell(events.NodeJoined, node=shared_node(MPS, "n1"))
+    ask(play, "a")
+    first, second = order
+    answer(play, ["a"], first, 0.1)
+    assert play.code("a") == "AWAITING_PREDICTION"
+    play.tell(events.PairPredictionsFailed, device=DEVICE, keys=("a",), code="TIMEOUT", sharing=second)
+    assert play.code("a") != "AWAITING_PREDICTION"
+
+
+def test_an_answer_that_was_asked_for_when_all_were_alike_frees_a_job_after_a_node_of_another_way_came() -> None:
+    play = Play("horus", nodes=0)
+    play.tell(events.NodeJoined, node=shared_node(TURNS, "n0"))
+    ask(play, "a")
+    play.tell(events.NodeJoined, node=shared_node(MPS, "n1"))
+    answer(play, ["a"], TURNS, 0.1)
+    assert play.code("a") == "AWAITING_PREDICTION"
+    answer(play, ["a"], MPS, 0.1)
+    assert play.code("a") != "AWAITING_PREDICTION"
+    assert play.engine.state.predictions.outstanding_pairs() == ()
 
 
 def test_another_way_has_the_pairs_asked_about_anew_and_the_former_answers_wait_for_its_return() -> None:

@@ -119,12 +119,32 @@ def test_what_is_no_gpu_is_never_answered_as_one(name: str, memory_bytes: int) -
         resolve_device(name, memory_bytes)
 
 
-@for_each("name", ["NVIDIA Jetson AGX Orin", "Jetson Orin Nano", "Apple M2 Ultra", "mps", "Orin", "NVIDIA Thor"])
+@for_each(
+    "name",
+    [
+        "NVIDIA Jetson AGX Orin",
+        "Jetson Orin Nano",
+        "Apple M2 Ultra",
+        "mps",
+        "Orin",
+        "NVIDIA Thor",
+        "NVIDIA GB10",
+        "AMD Radeon 780M",
+    ],
+)
 def test_a_gpu_on_the_chip_of_its_host_is_taken_for_a_middling_card_only_where_its_memory_is_stated(name: str) -> None:
     with pytest.raises(UnknownDeviceError, match="nothing was measured") as caught:
         resolve_device(name)
     assert "--device-memory" in str(caught.value.remedy)
     assert resolve_device(name, 32 * GIBIBYTE).is_generic
+
+
+@for_each(("name", "gigabytes"), [("NVIDIA A100-10C", 10), ("NVIDIA L40S-48Q", 48), ("NVIDIA A16-2B", 2)])
+def test_a_part_of_a_card_in_a_guest_has_the_memory_that_its_profile_names(name: str, gigabytes: int) -> None:
+    found = resolve_device(name)
+    assert (found.device.memory_bytes, found.is_generic, found.is_memory_known) == (gigabytes * GIBIBYTE, True, True)
+    assert resolve_device(name, 9 * GIBIBYTE).device.memory_bytes == 9 * GIBIBYTE
+    assert not resolve_device("NVIDIA X-900").is_memory_known
 
 
 @for_each("name", ["A30 7g.24gb", "V100 1g.2gb", "RTX 4090 1g.3gb", "A100 5g.20gb", "A30X", "H10", "GRID A100-10C"])

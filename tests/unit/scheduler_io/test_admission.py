@@ -103,6 +103,15 @@ def test_what_no_connected_node_runs_is_refused_and_each_node_says_what_it_lacks
     assert "n0 " in error.message
 
 
+def test_a_job_for_two_gpus_is_refused_at_once_where_there_are_slices_only() -> None:
+    door = Door(None)
+    door.play.tell(events.NodeJoined, node=node("n0", [gpu("MIG-0"), gpu("MIG-1", index=1)]))
+    with pytest.raises(NoNodeRunsItError, match=r"of 2 slices of GPUs \(MIG\) a process can use one") as caught:
+        door.review(job_spec(gpus=2, settings={"global_batch_size": 8}))
+    assert "ask for fewer --gpus" in caught.value.metadata["remedy"]
+    assert door.review(job_spec(settings={"global_batch_size": 8})) == [[]]
+
+
 def test_a_job_that_its_tenant_may_never_start_is_refused() -> None:
     door = Door(None, gpus=4)
     door.play.tell(TenantsChosen, rules=parse_tenants("[tenants.a]\ngpus = 2\n[tenants.b]\ngpus = 0"))

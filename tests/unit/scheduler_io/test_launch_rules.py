@@ -64,8 +64,12 @@ def test_a_job_with_ranks_runs_where_the_agent_starts_them(enforcements: tuple[s
 
 def test_a_job_on_several_gpus_is_refused_where_there_are_only_slices_of_them() -> None:
     cut = node("n", [gpu("MIG-1"), gpu("MIG-2"), gpu("MIG-3")])
-    assert [one.finding for one in node_obstacles(cut, None, job_spec(gpus=2))] == ["has 1 GPU of one kind, not 2"]
+    (found,) = node_obstacles(cut, None, job_spec(gpus=2))
+    assert found.finding == "has 1 GPU of one kind, not 2, since of 3 slices of GPUs (MIG) a process can use one"
     assert not list(node_obstacles(cut, None, job_spec()))
+    assert not list(node_obstacles(cut, None, job_spec(allowed_gpus=[1, 2])))
+    named = node("n", [gpu(f"0/{place}", device="NVIDIA-A100-SXM4-40GB-MIG-1g.5gb") for place in range(2)])
+    assert "slices" in next(node_obstacles(named, None, job_spec(gpus=2))).finding
     mixed = node("n", [gpu("MIG-1"), gpu("MIG-2"), gpu("GPU-1", device="whole"), gpu("GPU-2", device="whole")])
     assert not list(node_obstacles(mixed, None, job_spec(gpus=2)))
 

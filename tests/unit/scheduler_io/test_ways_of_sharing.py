@@ -79,10 +79,11 @@ def test_a_decision_to_share_says_where_gpus_of_one_type_are_not_shared_alike(
 
 
 @pytest.mark.parametrize(
-    ("ways", "asked"), [((MPS, MPS), MPS), ((TURNS,), TURNS), ((MPS, TURNS), UNSTATED), ((MPS, UNSTATED), UNSTATED)]
+    ("ways", "asked"),
+    [((MPS, MPS), {MPS}), ((TURNS,), {TURNS}), ((MPS, TURNS), {MPS, TURNS}), ((MPS, UNSTATED), {MPS, UNSTATED})],
 )
-def test_decide_asks_the_way_that_all_gpus_of_a_device_type_say(
-    ways: tuple[resources_pb2.DeviceSharing.ValueType, ...], asked: resources_pb2.DeviceSharing.ValueType
+def test_decide_asks_every_way_that_gpus_of_a_device_type_say(
+    ways: tuple[resources_pb2.DeviceSharing.ValueType, ...], asked: set[resources_pb2.DeviceSharing.ValueType]
 ) -> None:
     async def run(address: str) -> scheduling_pb2.DecideResponse:
         client = PredictorClient(open_channel(address), deadline_s=20)
@@ -95,4 +96,5 @@ def test_decide_asks_the_way_that_all_gpus_of_a_device_type_say(
     with FakePredictor() as predictor:
         asyncio.run(run(predictor.address))
         questions: list[prediction_pb2.PredictPairsRequest] = predictor.pair_questions
-    assert {question.sharing for question in questions} == {asked}
+    assert len(questions) == len(asked)
+    assert {question.sharing for question in questions} == asked
