@@ -166,20 +166,33 @@ class Bridge:
     def _look_for_disagreement(self, state: EngineState, report: RoundReport) -> None:
         """Say where a placed job runs on another GPU, or waits for one that others hold."""
         open_gpu_ids = {gpu.gpu_id for node in state.nodes for gpu in node.gpus if node.is_usable}
+        alike = _interchangeable(state)
         for job, planned in _planned(state.jobs):
-            others = sorted(_strangers_on(planned, job, state.jobs)) if job.phase is EnginePhase.PLACED else []
-            runs_elsewhere = job.phase is EnginePhase.RUNNING and [*job.held_slots] != [planned]
+            is_waiting = job.phase is EnginePhase.PLACED and planned not in alike
+            others = sorted(_strangers_on(planned, job, state.jobs)) if is_waiting else []
+            found = [alike.get(gpu_id, gpu_id) for gpu_id in job.held_slots]
+            runs_elsewhere = job.phase is EnginePhase.RUNNING and found != [alike.get(planned, planned)]
             is_closed = job.phase is EnginePhase.PLACED and planned not in open_gpu_ids
             if runs_elsewhere or others or is_closed:
                 report.disagreements.append(job.job_id)
-                found = f"runs on {', '.join(job.held_slots) or 'no GPU'}" if runs_elsewhere else "waits"
+                state_now = f"runs on {', '.join(job.held_slots) or 'no GPU'}" if runs_elsewhere else "waits"
                 behind = ", whose node takes no job now" if is_closed else ""
                 behind = f", which job {others[0]} holds without being placed" if others else behind
-                report.lines.append(f"disagreement: job {job.job_id} was placed on {planned}{behind}, and {found}")
+                report.lines.append(f"disagreement: job {job.job_id} was placed on {planned}{behind}, and {state_now}")
 
 
 def _planned(jobs: Iterable[EngineJob]) -> Iterator[tuple[EngineJob, str]]:
     return ((job, planned_gpu(job.note)) for job in jobs if job.tag is not None and planned_gpu(job.note))
+
+
+def _interchangeable(state: EngineState) -> dict[str, str]:
+    """Return a common name, by id, for those among which the engine chooses."""
+    return {
+        gpu.gpu_id: f"{node.node_id}: {gpu.device}"
+        for node in state.nodes
+        for gpu in node.gpus
+        if gpu.is_interchangeable
+    }
 
 
 def _strangers_on(gpu_id: str, job: EngineJob, jobs: Iterable[EngineJob]) -> Iterator[str]:

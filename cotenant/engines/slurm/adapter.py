@@ -12,6 +12,7 @@ from cotenant.engines.errors import EngineRefusedError
 from cotenant.engines.port import order_each
 from cotenant.engines.records import EngineState, Placement
 from cotenant.engines.slurm.commands import SlurmCommands
+from cotenant.engines.slurm.node_gpus import type_of
 from cotenant.engines.slurm.reading import SlurmReading
 from cotenant.engines.slurm.values import number_of, rows_of, words_of
 from cotenant.engines.slurm.waiting import job_names
@@ -47,8 +48,7 @@ class SlurmEngine:
 
     def place(self, placement: Placement) -> None:
         """Give a held job without gres its node and its GPU in one order."""
-        name = placement.gpu_id.partition("/")[2]
-        type_name = "" if name.isdigit() else f":{name}"
+        type_name = f":{name}" if (name := type_of(placement.gpu_id)) else ""
         gres = f"shard{type_name}:{placement.slots}" if placement.slots else f"gpu{type_name}:1"
         self._update(
             placement.job_id,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 _COUNT_MAX = 10_000
 # Commas stand between entries and inside of the brackets behind them.
 _ENTRY = re.compile(
-    r"(?:gres[:/])?(gpu|shard)(?::([A-Za-z][A-Za-z0-9_.-]{0,63}))?(?:[:=]([0-9]{1,5}))?(\([^()]{0,500}\))?"
+    r"(?:gres[:/])?(gpu|shard|mps)(?::([A-Za-z][A-Za-z0-9_.-]{0,63}))?(?:[:=]([0-9]{1,5}))?(\([^()]{0,500}\))?"
 )
 _INDICES = re.compile(r"IDX:([0-9,-]{1,200})")
 
@@ -19,7 +19,7 @@ class Gres:
     """One entry.
 
     Attributes:
-        kind: gpu or shard.
+        kind: gpu, shard or mps.
         type_name: Empty = of any type.
         indices: Which devices of the node, where it is said.
     """
