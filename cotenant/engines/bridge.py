@@ -85,8 +85,7 @@ class Bridge:
         asked = [job for job in state.jobs if job.tag is not None and job.phase in self._phases()]
         notes = [(job, f"cotenant: waits: {job.obstacle}") for job in asked if self._is_stuck(job)]
         waiting = [job for job in asked if not self._is_stuck(job)]
-        # The oldest first: those beyond the bound come in a later round.
-        waiting = sorted(waiting, key=lambda job: (job.submitted_at_ms, job.job_id))[:JOBS_PER_ROUND_MAX]
+        waiting = _of_this_round(waiting, sum(max(gpu.slots, 1) for gpu in state.gpus.values()))
         if waiting and not any(node.gpus and node.is_usable for node in state.nodes):
             report.lines.append(f"warning: {_NO_GPU}")
             notes += [(job, f"cotenant: waits: {_NO_GPU}{_complaints(job)} [NO_GPU]") for job in waiting]
@@ -179,6 +178,30 @@ class Bridge:
                 behind = ", whose node takes no job now" if is_closed else ""
                 behind = f", which job {others[0]} holds without being placed" if others else behind
                 report.lines.append(f"disagreement: job {job.job_id} was placed on {planned}{behind}, and {state_now}")
+
+
+def _of_this_round(waiting: Iterable[EngineJob], parts: int) -> list[EngineJob]:
+    """Return the oldest of each tenant and queue: a crowd that cannot start must not hide the job that can.
+
+    Args:
+        waiting: Those beyond the bound come in a later round.
+        parts: Of GPUs that the engine has: of one array no more tasks than these are looked at.
+    """
+    of_array, of_group = Counter[str](), Counter[tuple[str, tuple[str, ...]]]()
+    ranked: list[tuple[int, EngineJob]] = []
+    for job in sorted(waiting, key=_age):
+        if job.array_id:
+            of_array[job.array_id] += 1
+            if of_array[job.array_id] > min(job.array_running_max or parts, parts):
+                continue
+        of_group[job.tenant, job.queues] += 1
+        ranked.append((of_group[job.tenant, job.queues], job))
+    ranked.sort(key=lambda entry: entry[0])
+    return sorted((job for _, job in ranked[:JOBS_PER_ROUND_MAX]), key=_age)
+
+
+def _age(job: EngineJob) -> tuple[int, str]:
+    return job.submitted_at_ms, job.job_id
 
 
 def _planned(jobs: Iterable[EngineJob]) -> Iterator[tuple[EngineJob, str]]:
