@@ -35,7 +35,7 @@ def job(number: int = 7, **changes: object) -> dict[str, Any]:
     return {**row, "job_id": number, "comment": TAG, **changes}
 
 
-def waiting(**changes: object) -> dict[str, Any]:
+def waiting(**changes: Any) -> dict[str, Any]:
     return job(priority=1, admin_comment="", state_reason="Resources", **changes)
 
 
@@ -162,7 +162,52 @@ def site(nodes: list[dict[str, Any]], *jobs: dict[str, Any]) -> FakeSlurm:
     return slurm
 
 
-def placed(number: int, gpu_id: str, **changes: object) -> dict[str, Any]:
+class NewerSlurm(FakeSlurm):
+    """Writes as data_parser v0.0.40 and later: numbers as objects, states as lists, and nodes by scontrol only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def query(self, command: Sequence[str]) -> Mapping[str, Any]:
+        self.asked.append(command[0])
+        if command[0] == "sinfo":
+            return {"sinfo": [{"node": {"state": ["IDLE"]}, "nodes": {"nodes": ["n1"]}}], "errors": []}
+        if command[0] == "scontrol":
+            return {"nodes": [row | {"state": [row["state"].upper()]} for row in self.nodes], "errors": []}
+        return {"jobs": [{name: _newer(name, value) for name, value in row.items()} for row in self.jobs.values()]}
+
+
+def _newer(name: str, value: object) -> object:
+    if name == "job_state":
+        return [value]
+    is_number = isinstance(value, int) and not isinstance(value, bool) and name != "job_id"
+    return {"set": True, "infinite": False, "number": value} if is_number else value
+
+
+def test_a_newer_slurm_is_asked_for_its_nodes_by_the_command_that_lists_them() -> None:
+    slurm = NewerSlurm()
+    slurm.nodes = [node("n1", "gpu:a100:2(S:0-1)")]
+    slurm.jobs = {
+        "1": running(1, "n1", "gpu:a100:1(IDX:1)"),
+        "2": waiting(tres_per_node="gres/gpu:a100:1"),
+        "3": job(3, exclusive=["true"], shared=[]),
+    }
+    engine = SlurmEngine(slurm, RULES)
+    state = engine.read()
+    assert [(one.job_id, one.phase, dict(one.held_slots)) for one in state.jobs] == [
+        ("1", EnginePhase.RUNNING, {"n1/1": 0}),
+        ("7", EnginePhase.WAITING, {}),
+        ("3", EnginePhase.HELD, {}),
+    ]
+    assert state.jobs[2].obstacle.startswith("--exclusive")
+    assert [*state.gpus] == ["n1/0", "n1/1"]
+    assert state.nodes[0].is_usable
+    engine.read()
+    assert slurm.asked.count("sinfo") == 1
+
+
+def placed(number: int, gpu_id: str, **changes: Any) -> dict[str, Any]:
     note = f"cotenant placed {gpu_id} whole: alone"
     return job(
         number,
