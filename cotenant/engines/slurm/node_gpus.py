@@ -53,8 +53,8 @@ def names_of(node_id: str, entry: Gres) -> list[str]:
 
 def type_of(gpu_id: str) -> str:
     """Return the gres type in the id of a GPU; empty = Slurm knows it by its index."""
-    name = gpu_id.partition("/")[2].partition(":")[0]
-    return "" if name.isdigit() else name
+    name, colon, _ = gpu_id.partition("/")[2].partition(":")
+    return name if colon or not name.isdigit() else ""
 
 
 def _left_out(node_id: str, type_name: str) -> str:

@@ -14,6 +14,7 @@ from cotenant.engines.device_rules import read_device_rule
 from cotenant.engines.records import EngineJob, EnginePhase, EngineState, Placement
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.features import fits_features
+from cotenant.engines.slurm.gres import Gres, read_gres
 from cotenant.engines.slurm.reading import SlurmReading
 from cotenant.v1 import scheduling_pb2
 from tests.support.cases import for_each
@@ -89,6 +90,46 @@ def test_memory_of_jobs_without_a_gpu_is_not_there_for_others() -> None:
     nodes = [node("n1", "gpu:2", real_memory=8000, alloc_memory=7000, cpus=16, alloc_cpus=3)]
     state = read(nodes, running(1, "n1", "gpu:1(IDX:0)", cpus=2, tres_alloc_str="cpu=2,mem=1000M"))
     assert (state.nodes[0].cpu_cores, state.nodes[0].host_memory_bytes) == (15, 2000 * 2**20)
+
+
+@for_each(
+    ("text", "entries"),
+    [
+        ("gpu:2080ti:4", [Gres("gpu", "2080ti", 4)]),
+        ("gpu:3090:8(S:0-1)", [Gres("gpu", "3090", 8)]),
+        ("gpu:4", [Gres("gpu", "", 4)]),
+        ("gres/gpu:1g.5gb:7", [Gres("gpu", "1g.5gb", 7)]),
+        ("gres:gpu:3090", [Gres("gpu", "", 3090)]),
+        ("gpu:(null):2(IDX:0,3)", [Gres("gpu", "", 2, (0, 3))]),
+        ("gres/gpu=2,gres/gpu:a100=2", [Gres("gpu", "", 2), Gres("gpu", "a100", 2)]),
+        ("shard:g0:2(2/8,0/8),gpu:1", [Gres("shard", "g0", 2, (0,)), Gres("gpu", "", 1)]),
+        ("nogpu:4,gpux:2", []),
+    ],
+)
+def test_every_name_of_a_type_is_told_from_a_count(text: str, entries: list[Gres]) -> None:
+    assert read_gres(text) == entries
+
+
+def test_what_slurm_24_11_wrote_is_understood() -> None:
+    nodes, jobs = (json.loads((RECORDED / f"{name}_24_11.json").read_text()) for name in ("scontrol_nodes", "squeue"))
+    state = SlurmReading(nodes, jobs, [read_device_rule("p1=A10:24GiB"), *RULES]).state()
+    assert [*state.gpus] == ["a1/0", "a1/1", "a1/2", "a1/3", "p1/g0", "p1/g1"] + [
+        f"x1/{name}" for name in ("a100:0", "a100:1", "t4:2", "t4:3")
+    ]
+    held = {job.job_id: (job.phase.value, dict(job.held_slots), job.obstacle[:11]) for job in state.jobs}
+    assert held == {
+        "1": ("running", {"a1/0": 0}, ""),
+        "2": ("running", {"p1/g0": 2}, ""),
+        "3": ("running", {"x1/a100:0": 0, "x1/a100:1": 0}, ""),
+        "4": ("held", {}, "--exclusive"),
+        "5_3": ("held", {}, ""),
+        "5_1": ("running", {"a1/2": 0}, ""),
+        "9": ("waiting", {}, ""),
+    }
+    [constrained] = [job for job in state.jobs if job.job_id == "9"]
+    assert (constrained.gpus, constrained.excluded_node_ids) == (2, ("p1", "x1"))
+    assert {node.node_id: node.is_usable for node in state.nodes} == {"a1": True, "p1": True, "x1": True}
+    assert state.warnings == ()
 
 
 def test_a_job_on_mps_holds_its_gpu() -> None:
