@@ -135,7 +135,7 @@ def test_a_bridge_without_slurmctld_says_so(daemons: SlurmDaemons) -> None:
     daemons.stop("slurmctld")
     try:
         with pytest.raises(
-            EngineUnreachableError, match="Failed while looking for jobs|Unable to contact slurm controller"
+            EngineUnreachableError, match=r"Failed while looking for jobs|Unable to contact slurm controller"
         ):
             run_round()
     finally:
