@@ -180,7 +180,7 @@ class AccessRules:
         ways = [
             "a certificate of its client authority (--tls-certificate-file, --tls-key-file)"
         ] * self.asks_certificates
-        ways += ["a token (--token-file)"] * (self.tokens is not None)
+        ways += ["a token (--token-file, metadata `authorization: Bearer TOKEN`)"] * (self.tokens is not None)
         return f"show {' or '.join(ways)}"
 
 

@@ -79,7 +79,8 @@ _gpus = click.option(
     "gpus",
     multiple=True,
     metavar="NODES=DEVICE:MEMORY",
-    help="What the GPUs of some nodes are; NODES may hold * and ?. Repeat it; the first that fits counts.",
+    help="What the GPUs of some nodes are; NODES may hold * and ?, and of Slurm be NODES/TYPE, one gres type of them. "
+    "Repeat it; the first that fits counts.",
 )
 
 

@@ -85,8 +85,7 @@ class Bridge:
         asked = [job for job in state.jobs if job.tag is not None and job.phase in self._phases()]
         notes = [(job, f"cotenant: waits: {job.obstacle}") for job in asked if self._is_stuck(job)]
         waiting = [job for job in asked if not self._is_stuck(job)]
-        # The oldest first: those beyond the bound come in a later round.
-        waiting = sorted(waiting, key=lambda job: (job.submitted_at_ms, job.job_id))[:JOBS_PER_ROUND_MAX]
+        waiting = _of_this_round(waiting, sum(max(gpu.slots, 1) for gpu in state.gpus.values()))
         if waiting and not any(node.gpus and node.is_usable for node in state.nodes):
             report.lines.append(f"warning: {_NO_GPU}")
             notes += [(job, f"cotenant: waits: {_NO_GPU}{_complaints(job)} [NO_GPU]") for job in waiting]
@@ -166,20 +165,57 @@ class Bridge:
     def _look_for_disagreement(self, state: EngineState, report: RoundReport) -> None:
         """Say where a placed job runs on another GPU, or waits for one that others hold."""
         open_gpu_ids = {gpu.gpu_id for node in state.nodes for gpu in node.gpus if node.is_usable}
+        alike = _interchangeable(state)
         for job, planned in _planned(state.jobs):
-            others = sorted(_strangers_on(planned, job, state.jobs)) if job.phase is EnginePhase.PLACED else []
-            runs_elsewhere = job.phase is EnginePhase.RUNNING and [*job.held_slots] != [planned]
+            is_waiting = job.phase is EnginePhase.PLACED and planned not in alike
+            others = sorted(_strangers_on(planned, job, state.jobs)) if is_waiting else []
+            found = [alike.get(gpu_id, gpu_id) for gpu_id in job.held_slots]
+            runs_elsewhere = job.phase is EnginePhase.RUNNING and found != [alike.get(planned, planned)]
             is_closed = job.phase is EnginePhase.PLACED and planned not in open_gpu_ids
             if runs_elsewhere or others or is_closed:
                 report.disagreements.append(job.job_id)
-                found = f"runs on {', '.join(job.held_slots) or 'no GPU'}" if runs_elsewhere else "waits"
+                state_now = f"runs on {', '.join(job.held_slots) or 'no GPU'}" if runs_elsewhere else "waits"
                 behind = ", whose node takes no job now" if is_closed else ""
                 behind = f", which job {others[0]} holds without being placed" if others else behind
-                report.lines.append(f"disagreement: job {job.job_id} was placed on {planned}{behind}, and {found}")
+                report.lines.append(f"disagreement: job {job.job_id} was placed on {planned}{behind}, and {state_now}")
+
+
+def _of_this_round(waiting: Iterable[EngineJob], parts: int) -> list[EngineJob]:
+    """Return the oldest of each tenant and queue: a crowd that cannot start must not hide the job that can.
+
+    Args:
+        waiting: Those beyond the bound come in a later round.
+        parts: Of GPUs that the engine has: of one array no more tasks than these are looked at.
+    """
+    of_array, of_group = Counter[str](), Counter[tuple[str, tuple[str, ...]]]()
+    ranked: list[tuple[int, EngineJob]] = []
+    for job in sorted(waiting, key=_age):
+        if job.array_id:
+            of_array[job.array_id] += 1
+            if of_array[job.array_id] > min(job.array_running_max or parts, parts):
+                continue
+        of_group[job.tenant, job.queues] += 1
+        ranked.append((of_group[job.tenant, job.queues], job))
+    ranked.sort(key=lambda entry: entry[0])
+    return sorted((job for _, job in ranked[:JOBS_PER_ROUND_MAX]), key=_age)
+
+
+def _age(job: EngineJob) -> tuple[int, str]:
+    return job.submitted_at_ms, job.job_id
 
 
 def _planned(jobs: Iterable[EngineJob]) -> Iterator[tuple[EngineJob, str]]:
     return ((job, planned_gpu(job.note)) for job in jobs if job.tag is not None and planned_gpu(job.note))
+
+
+def _interchangeable(state: EngineState) -> dict[str, str]:
+    """Return a common name, by id, for those among which the engine chooses."""
+    return {
+        gpu.gpu_id: f"{node.node_id}: {gpu.device}"
+        for node in state.nodes
+        for gpu in node.gpus
+        if gpu.is_interchangeable
+    }
 
 
 def _strangers_on(gpu_id: str, job: EngineJob, jobs: Iterable[EngineJob]) -> Iterator[str]:

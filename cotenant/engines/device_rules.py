@@ -15,7 +15,7 @@ class DeviceRule:
     """What the GPUs of some nodes are.
 
     Attributes:
-        nodes: Pattern of node names, with * and ?.
+        nodes: Pattern of node names, with * and ?; with a slash, of NODE/TYPE as the engine calls a type of GPU.
         device: Type as people name it.
     """
 
@@ -37,6 +37,10 @@ def read_device_rule(text: str) -> DeviceRule:
     return DeviceRule(nodes=nodes, device=device, memory_bytes=parse_bytes(memory))
 
 
-def rule_of(node_id: str, rules: Iterable[DeviceRule]) -> DeviceRule | None:
-    """Return the first rule that fits a node."""
-    return next((rule for rule in rules if fnmatch.fnmatchcase(node_id, rule.nodes)), None)
+def rule_of(node_id: str, rules: Iterable[DeviceRule], type_name: str = "") -> DeviceRule | None:
+    """Return the first rule that fits a node, or one type of the GPUs that it has."""
+    return next((rule for rule in rules if fnmatch.fnmatchcase(_named_by(rule, node_id, type_name), rule.nodes)), None)
+
+
+def _named_by(rule: DeviceRule, node_id: str, type_name: str) -> str:
+    return f"{node_id}/{type_name}" if "/" in rule.nodes else node_id

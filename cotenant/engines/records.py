@@ -33,6 +33,7 @@ class EngineGpu:
         device: Type as people name it; memory belongs to it.
         slots: In how many parts the engine can hand it out; 0 = only as a whole.
         sharing: How jobs share it, as far as the engine says that.
+        is_interchangeable: The engine itself chooses among those of its node and type.
     """
 
     gpu_id: str
@@ -40,6 +41,7 @@ class EngineGpu:
     memory_bytes: int
     slots: int = 0
     sharing: DeviceSharing = DeviceSharing.UNSTATED
+    is_interchangeable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class EngineJob:
         note: What we wrote into it last.
         queues: Any of them may run it.
         allowed_node_ids: Empty = all.
+        allowed_devices: Types of GPUs as `EngineGpu.device` has them; empty = all.
         steps_done: The optimizer step at which its present attempt says it is; 0 = it says nothing.
         not_before_ms: It asks not to start before this time; 0 = at any.
         array_id: Of the array whose task it is; empty = of none.
@@ -88,6 +91,7 @@ class EngineJob:
     queues: tuple[str, ...] = ()
     allowed_node_ids: tuple[str, ...] = ()
     excluded_node_ids: tuple[str, ...] = ()
+    allowed_devices: tuple[str, ...] = ()
     cpu_cores: float = 0.0
     host_memory_bytes: int = 0
     submitted_at_ms: int = 0

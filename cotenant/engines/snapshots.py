@@ -91,6 +91,7 @@ def _job_message(job: EngineJob) -> scheduling_pb2.SnapshotJob:
         queue=job.queues[0] if len(job.queues) == 1 else "",
         allowed_node_ids=job.allowed_node_ids,
         excluded_node_ids=job.excluded_node_ids,
+        allowed_devices=job.allowed_devices,
         array_id=job.array_id,
         array_running_max=job.array_running_max,
         stated_memory_bytes=tag.memory_bytes,

@@ -6,9 +6,14 @@ local function is_for_cotenant(job_desc)
    return comment ~= nil and (comment == "cotenant" or string.match(comment, "^cotenant%s") ~= nil)
 end
 
+-- Newer versions note --cpus-per-task there too, as cpu=4.
+local function names_gres(tres)
+   return tres ~= nil and string.find(tres, "gres", 1, true) ~= nil
+end
+
 local function asks_for_gpus(job_desc)
    return job_desc.tres_per_node ~= nil or job_desc.tres_per_job ~= nil
-      or job_desc.tres_per_socket ~= nil or job_desc.tres_per_task ~= nil
+      or job_desc.tres_per_socket ~= nil or names_gres(job_desc.tres_per_task)
 end
 
 function slurm_job_submit(job_desc, part_list, submit_uid)

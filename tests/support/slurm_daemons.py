@@ -64,7 +64,7 @@ AccountingStorageHost=localhost
 AccountingStoragePass={folder}/munge.sock
 AccountingStoragePort={port}
 AccountingStorageTRES=gres/gpu,gres/shard"""
-_CGROUP_CONF = "CgroupPlugin=autodetect\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\nConstrainCores=no\n"
+_CGROUP_CONF = "CgroupPlugin=autodetect\nCgroupMountpoint=/sys/fs/cgroup\nConstrainCores=no\n"
 
 
 def missing_daemons() -> list[str]:
@@ -178,8 +178,8 @@ class SlurmDaemons:
         return next((row for row in self._jobs() if str(row["job_id"]) == job_id), {})
 
     def _jobs(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.run(["squeue", "--json"]))["jobs"]
-        return found
+        rows: list[dict[str, Any]] = json.loads(self.run(["squeue", "--json"]))["jobs"]
+        return [{name: _as_in_22_05(name, value) for name, value in row.items()} for row in rows]
 
     def output(self, job_id: str) -> str:
         """Return what a job printed."""
@@ -264,6 +264,13 @@ class SlurmDaemons:
             self._running[name] = subprocess.Popen(
                 command, env=self.environment, stdout=output, stderr=output, cwd=self.folder, start_new_session=True
             )
+
+
+def _as_in_22_05(name: str, value: Any) -> Any:
+    """Return a value of a newer Slurm, which writes numbers as objects and states as lists, as 22.05 does."""
+    if isinstance(value, dict) and "number" in value:
+        return value["number"] if value["set"] else None
+    return ",".join(value) if name == "job_state" and isinstance(value, list) else value
 
 
 def _wait_until(holds: Callable[[], bool]) -> None:

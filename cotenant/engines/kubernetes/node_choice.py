@@ -43,6 +43,8 @@ def obstacle_of(pod: Row) -> str:
         return "resourceClaims"
     if is_held_by_our_gate(pod) and not claim_of(pod) and (obstacle := hami.obstacle_of(pods.requests_of(pod))):
         return obstacle
+    if slices := pods.slices_asked(pods.requests_of(pod)):
+        return f"fixed slices of GPUs ({slices[0]}); leave them to Kubernetes' own scheduler"
     if obstacle := enforced_limits.obstacle_of(pod):
         return obstacle
     ports = (port for container in rows_of(spec, "containers") for port in rows_of(container, "ports"))

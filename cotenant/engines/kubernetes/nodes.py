@@ -8,7 +8,7 @@ from typing import Final
 
 from cotenant.device_sharing import read_sharing
 from cotenant.engines.device_rules import DeviceRule, rule_of
-from cotenant.engines.kubernetes.pods import GPU_RESOURCE
+from cotenant.engines.kubernetes.pods import GPU_RESOURCES, slices_asked
 from cotenant.engines.kubernetes.values import Row, quantities_of, quantity_of, row_of, rows_of, text_of
 from cotenant.engines.records import EngineGpu, EngineNode
 
@@ -56,7 +56,12 @@ def read_node(row: Row, devices: Sequence[DeviceRule], warnings: list[str]) -> G
     is_placed = labels.get(PLACED_LABEL) == PLACED_VALUE
     allocatable = quantities_of(row, "status", "allocatable")
     replicas = max(int(quantity_of(labels.get("nvidia.com/gpu.replicas"))), 1)
-    names = _gpu_names(row, allocatable.get(GPU_RESOURCE, 0.0), replicas)
+    slices = slices_asked(allocatable)
+    whole = sum(allocatable.get(name, 0.0) for name in GPU_RESOURCES) / replicas
+    names = _gpu_names(row, whole, counts_given=bool(slices) and not is_placed)
+    if slices and (is_placed or not names):
+        warnings.append(f"node {node_id} has its GPUs in slices ({', '.join(slices[:3])}); no job is placed on them")
+        return None
     if not node_id or not names:
         return None
     if not is_placed and len(names) > 1 and replicas > 1:
@@ -90,10 +95,17 @@ def read_node(row: Row, devices: Sequence[DeviceRule], warnings: list[str]) -> G
     return GpuNode(row=row, node=node, is_placed=is_placed)
 
 
-def _gpu_names(row: Row, allocatable: float, replicas: int) -> list[str]:
-    """Return uuids, else indices, each once."""
+def _gpu_names(row: Row, whole: float, *, counts_given: bool) -> list[str]:
+    """Return uuids, else indices, each once.
+
+    Args:
+        row: Their node.
+        whole: GPUs that device plugins give out.
+        counts_given: Others are no GPUs that a pod could have, whatever the labels count.
+    """
     uuids = text_of(row, "metadata", "annotations", UUIDS_ANNOTATION)
-    count = int(quantity_of(row_of(row, "metadata", "labels").get("nvidia.com/gpu.count")) or allocatable / replicas)
+    labelled = 0.0 if counts_given else quantity_of(row_of(row, "metadata", "labels").get("nvidia.com/gpu.count"))
+    count = int(labelled or whole)
     names: Iterable[str] = (name.strip() for name in uuids.split(",")) if uuids else map(str, range(min(count, 10_000)))
     # A name with a space or a slash would break the note in which it is found again.
     plain = (name for name in names if name and name.isprintable() and not set(name) & set(" /:"))

@@ -20,7 +20,10 @@ MEMORY_ANNOTATION: Final = "cotenant.io/gpu-memory"
 """Device memory reserved for it, in bytes; absent = the whole GPU."""
 MPS_ANNOTATION: Final = "cotenant.io/mps-memory-limit"
 """The same as CUDA_MPS_PINNED_DEVICE_MEM_LIMIT takes it, where the site runs MPS."""
-GPU_RESOURCE: Final = "nvidia.com/gpu"
+GPU_RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "amd.com/gpu")
+"""GPUs that a device plugin gives out: whole ones, or time-sliced parts of them under either name of NVIDIA's."""
+SLICE_RESOURCE: Final = "nvidia.com/mig-"
+"""Begins the names of fixed slices of GPUs."""
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -37,7 +40,15 @@ def annotations_of(pod: Row) -> Row:
 def tag_of(pod: Row) -> JobTag | None:
     """Return what its user stated; None = it is none of our business."""
     line = annotations_of(pod).get(JOB_ANNOTATION)
-    return read_tag(f"{FIRST_WORD} {line}") if isinstance(line, str) else None
+    if isinstance(line, str):
+        return read_tag(f"{FIRST_WORD} {line}")
+    # Nobody else would ever place one that waits for us.
+    return JobTag() if is_ours(pod) else None
+
+
+def has_misplaced_tag(pod: Row) -> bool:
+    """Say whether its user stated something in a label, which nobody reads."""
+    return JOB_ANNOTATION in row_of(pod, "metadata", "labels") and JOB_ANNOTATION not in annotations_of(pod)
 
 
 def note_of(pod: Row) -> str:
@@ -94,12 +105,19 @@ def requests_of(pod: Row) -> dict[str, float]:
 
 def gpus_asked(requests: Mapping[str, float]) -> int:
     """Return how many GPUs, or parts of GPUs, the device plugin is asked for."""
-    return min(int(requests.get(GPU_RESOURCE, 0)), 10_000)
+    return min(int(sum(requests.get(name, 0) for name in GPU_RESOURCES)), 10_000)
 
 
-def asks_device_plugin(requests: Mapping[str, float]) -> bool:
-    """Say whether NVIDIA's device plugin is to choose its GPU; where HAMi limits it, we do."""
-    return bool(gpus_asked(requests)) and not hami.memory_bytes_of(requests)
+def asked_of_plugins(requests: Mapping[str, float]) -> dict[str, float]:
+    """Return what a device plugin is to choose the GPU for, by resource; where HAMi limits it, we choose: nothing."""
+    if hami.memory_bytes_of(requests):
+        return {}
+    return {name: requests[name] for name in GPU_RESOURCES if requests.get(name, 0) >= 1}
+
+
+def slices_asked(requests: Mapping[str, float]) -> list[str]:
+    """Return the fixed slices of GPUs that a pod asks for, or a node has."""
+    return sorted(name for name, amount in requests.items() if name.startswith(SLICE_RESOURCE) and amount >= 1)
 
 
 def _add(asked: dict[str, float], amounts: Mapping[str, float]) -> None:

@@ -22,7 +22,7 @@ from cotenant.engines.records import EngineJob, EnginePhase, EngineState
 WARNINGS_MAX: Final = 20
 # Looked at elsewhere, or by the kubelet.
 _COUNTED_ELSEWHERE: Final = frozenset(
-    {"cpu", "memory", "pods", "ephemeral-storage", pods.GPU_RESOURCE, *hami.RESOURCES}
+    {"cpu", "memory", "pods", "ephemeral-storage", *pods.GPU_RESOURCES, *hami.RESOURCES}
 )
 _NOWHERE: Final = ("",)
 
@@ -46,6 +46,7 @@ class KubernetesReading:
         self._nodes = {one.node.node_id: one for one in found if one is not None}
         alive = [pod for pod in pods_ if not pods.is_ended(pod)]
         self._waiting = [pod for pod in alive if not pods.node_of(pod) and not pods.is_gated(pod)]
+        self._warnings += [_misplaced(pod) for pod in self._waiting if pods.has_misplaced_tag(pod)]
         self._bound: dict[str, list[Row]] = defaultdict(list)
         for pod in sorted(alive, key=_age):
             if pods.node_of(pod) in self._nodes:
@@ -166,24 +167,34 @@ class KubernetesReading:
     def _allowed_nodes(self, pod: Row) -> tuple[str, ...]:
         """Return where a pod may run; empty = everywhere. Equal pods get the answer of the first."""
         asked = pods.requests_of(pod)
-        asks_plugin = pods.asks_device_plugin(asked)
+        plugins = pods.asked_of_plugins(asked)
         extras = {name: amount for name, amount in asked.items() if name not in _COUNTED_ELSEWHERE}
         spec = row_of(pod, "spec")
         wishes = [spec.get(name) for name in ("nodeSelector", "affinity", "tolerations")]
         claims = [text_of(pod, "metadata", "namespace"), *claim_names(pod)]
-        key = json.dumps([wishes, extras, claims, asks_plugin], sort_keys=True)
+        key = json.dumps([wishes, extras, claims, plugins], sort_keys=True)
         if key not in self._allowed:
             fitting = [node_id for node_id in self._nodes if self._fits(pod, node_id, extras)]
             self._allowed[key] = () if len(fitting) == len(self._nodes) else tuple(fitting) or _NOWHERE
         return self._allowed[key]
 
     def _fits(self, pod: Row, node_id: str, extras: Mapping[str, float]) -> bool:
-        node = self._nodes[node_id]
-        # What asks the device plugin gets a GPU of its choice, what does not ask needs one of ours.
-        if node.is_placed is pods.asks_device_plugin(pods.requests_of(pod)):
+        node, plugins = self._nodes[node_id], pods.asked_of_plugins(pods.requests_of(pod))
+        # What asks a device plugin gets a GPU of its choice, what does not ask needs one of ours.
+        if node.is_placed is bool(plugins):
+            return False
+        given = quantities_of(node.row, "status", "allocatable")
+        if any(given.get(name, 0.0) < amount for name, amount in plugins.items()):
             return False
         has_room = all(self._free[node_id].get(name, 0.0) >= amount for name, amount in extras.items())
         return has_room and node_choice.fits_node(pod, node.row) and self._volumes.fits_node(pod, node.row)
+
+
+def _misplaced(pod: Row) -> str:
+    return (
+        f"pod {pods.job_id_of(pod)} has {pods.JOB_ANNOTATION} as a label, which is not read; "
+        "write it as an annotation of the pod, in a Job below spec.template.metadata.annotations"
+    )
 
 
 def _age(pod: Row) -> tuple[str, str]:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 from cotenant.engines.device_rules import DeviceRule
-from cotenant.engines.errors import EngineRefusedError
+from cotenant.engines.errors import EngineRefusedError, EngineUnreachableError
 from cotenant.engines.port import order_each
 from cotenant.engines.records import EngineState, Placement
 from cotenant.engines.slurm.commands import SlurmCommands
+from cotenant.engines.slurm.node_gpus import type_of
 from cotenant.engines.slurm.reading import SlurmReading
 from cotenant.engines.slurm.values import number_of, rows_of, words_of
 from cotenant.engines.slurm.waiting import job_names
 
 JOBS_PER_ORDER_MAX: Final = 100
-_TABLES: Final = (("squeue", "--json"), ("sinfo", "--json"))
+_JOBS: Final = ("squeue", "--json")
+_NODES: Final = (("sinfo", "--json"), ("scontrol", "show", "nodes", "--json"))
+"""Newer versions: sinfo writes groups of nodes, and scontrol, which has no --json in 22.05, the nodes."""
 _NOTE_CHARACTERS_MAX: Final = 400
 _JOB_NUMBER: Final = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?", re.ASCII)
 
@@ -33,13 +36,24 @@ class SlurmEngine:
     def __init__(self, commands: SlurmCommands, devices: Sequence[DeviceRule]) -> None:
         self._commands = commands
         self._devices = tuple(devices)
+        self._node_commands: tuple[tuple[str, ...], ...] = _NODES
 
     def read(self) -> EngineState:
         """Return the cluster as it is now."""
         # At the same time: each spends most of it in starting.
-        with ThreadPoolExecutor(len(_TABLES)) as both:
-            jobs, nodes = both.map(self._commands.query, _TABLES)
-        return SlurmReading(nodes, jobs, self._devices).state()
+        with ThreadPoolExecutor(2) as both:
+            nodes = both.submit(self._read_nodes)
+            jobs = self._commands.query(_JOBS)
+            return SlurmReading(nodes.result(), jobs, self._devices).state()
+
+    def _read_nodes(self) -> Mapping[str, Any]:
+        """Return a table with a row per node, by the command that this version of Slurm writes one with."""
+        for command in self._node_commands:
+            document = self._commands.query(command)
+            if "nodes" in document:
+                self._node_commands = (command,)
+                return document
+        raise EngineUnreachableError(f"{' '.join(command)} lists no nodes", remedy="Slurm 21.08 or newer is needed")
 
     def annotate(self, job_id: str, note: str) -> None:
         """Write a note into a job's AdminComment."""
@@ -47,8 +61,7 @@ class SlurmEngine:
 
     def place(self, placement: Placement) -> None:
         """Give a held job without gres its node and its GPU in one order."""
-        name = placement.gpu_id.partition("/")[2]
-        type_name = "" if name.isdigit() else f":{name}"
+        type_name = f":{name}" if (name := type_of(placement.gpu_id)) else ""
         gres = f"shard{type_name}:{placement.slots}" if placement.slots else f"gpu{type_name}:1"
         self._update(
             placement.job_id,
@@ -75,7 +88,7 @@ class SlurmEngine:
     def hold(self, job_id: str) -> None:
         """Hold a job that has not started; a GPU that it was given stays its own."""
         number = _job_number(job_id)
-        rows = rows_of(self._commands.query(["squeue", "--json"]), "jobs")
+        rows = rows_of(self._commands.query(_JOBS), "jobs")
         of_job = (row for row in rows if number in (*job_names(row), str(number_of(row, "job_id"))))
         states = next((words_of(row, "job_state") for row in of_job), frozenset())
         # scontrol takes the order for a running job too, and says nothing.

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _COUNT_MAX = 10_000
-# Commas stand between entries and inside of the brackets behind them.
+# Commas stand between entries and inside of the brackets behind them. A type may begin with a digit (2080ti, 1g.5gb) or
+# be a number (3090); a number that nothing follows is the count.
 _ENTRY = re.compile(
-    r"(?:gres[:/])?(gpu|shard)(?::([A-Za-z][A-Za-z0-9_.-]{0,63}))?(?:[:=]([0-9]{1,5}))?(\([^()]{0,500}\))?"
+    r"(?:gres[:/])?(gpu|shard|mps)(?::\(null\))?(?::([A-Za-z0-9][A-Za-z0-9_.-]{0,63}))??(?:[:=]([0-9]{1,5}))?"
+    r"(?=[,;(]|$)(\([^()]{0,500}\))?"
 )
 _INDICES = re.compile(r"IDX:([0-9,-]{1,200})")
+_USED = re.compile(r"\(([0-9]+/[0-9]+(?:,[0-9]+/[0-9]+)*)\)")
+"""Of shards and MPS since 23.02: how much of each GPU, `(2/8,0/8)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,7 @@ class Gres:
     """One entry.
 
     Attributes:
-        kind: gpu or shard.
+        kind: gpu, shard or mps.
         type_name: Empty = of any type.
         indices: Which devices of the node, where it is said.
     """
@@ -43,6 +47,9 @@ def read_gres(text: str) -> list[Gres]:
 
 
 def _indices(bracket: str) -> Iterator[int]:
+    used = _USED.fullmatch(bracket)
+    if used is not None:
+        yield from (index for index, part in enumerate(used[1].split(",")) if int(part.partition("/")[0]))
     match = _INDICES.search(bracket)
     for part in match.group(1).split(",") if match else ():
         first, _, last = part.partition("-")

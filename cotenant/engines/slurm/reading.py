@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
-from cotenant.engines.device_rules import DeviceRule, rule_of
+from cotenant.engines.device_rules import DeviceRule
 from cotenant.engines.job_tag import read_tag
 from cotenant.engines.placement_notes import planned_gpu
-from cotenant.engines.records import EngineGpu, EngineJob, EngineNode, EnginePhase, EngineState
+from cotenant.engines.records import EngineJob, EngineNode, EnginePhase, EngineState
+from cotenant.engines.slurm import requests
+from cotenant.engines.slurm.features import fits_features
 from cotenant.engines.slurm.gres import Gres, read_gres
+from cotenant.engines.slurm.node_gpus import names_of, read_gpus, type_of
 from cotenant.engines.slurm.node_lists import expand_nodes
+from cotenant.engines.slurm.settling import settled
 from cotenant.engines.slurm.values import number_of, rows_of, text_of, words_of
 from cotenant.engines.slurm.waiting import HELD_BY_OPERATOR, JobsByName, job_names, obstacle_of
 
@@ -42,7 +47,8 @@ class SlurmReading:
         self._devices = devices
         self._warnings: list[str] = []
         self._nodes = {node.node_id: node for row in rows_of(nodes, "nodes") if (node := self._node(row)) is not None}
-        self._allocated_cpus = {text_of(row, "name"): number_of(row, "alloc_cpus") for row in rows_of(nodes, "nodes")}
+        self._rows = {text_of(row, "name"): row for row in rows_of(nodes, "nodes")}
+        self._unfit: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._gpu_ids = {gpu.gpu_id for node in self._nodes.values() for gpu in node.gpus}
         self._partitions: dict[str, list[str]] = defaultdict(list)
         for node in self._nodes.values():
@@ -55,27 +61,34 @@ class SlurmReading:
 
     def state(self) -> EngineState:
         """Return it."""
-        used: Counter[str] = Counter()
-        for job in self._jobs:
-            for node_id in {gpu_id.partition("/")[0] for gpu_id in job.held_slots} if _is_running(job) else ():
-                used[node_id] += int(job.cpu_cores)
-        nodes = (
-            # What jobs without a GPU use is not there for the others.
-            replace(node, cpu_cores=node.cpu_cores - max(self._allocated_cpus[node_id] - used[node_id], 0))
-            for node_id, node in self._nodes.items()
-        )
+        nodes = tuple(self._with_rest(node) for node in self._nodes.values())
         warnings = self._warnings[:WARNINGS_MAX]
         if len(self._warnings) > WARNINGS_MAX:
             warnings.append(f"and {len(self._warnings) - WARNINGS_MAX:,} more like these")
-        return EngineState(nodes=tuple(nodes), jobs=tuple(self._jobs), warnings=tuple(warnings))
+        return EngineState(nodes=nodes, jobs=settled(self._jobs, self._nodes), warnings=tuple(warnings))
+
+    def _with_rest(self, node: EngineNode) -> EngineNode:
+        """Take off what jobs without a GPU use: it is not there for the others."""
+        row, with_gpus = self._rows[node.node_id], self._used[node.node_id]
+        cores = max(number_of(row, "alloc_cpus") - with_gpus["cores"], 0)
+        memory_bytes = max(number_of(row, "alloc_memory") * _MIB - with_gpus["bytes"], 0)
+        return replace(
+            node, cpu_cores=node.cpu_cores - cores, host_memory_bytes=max(node.host_memory_bytes - memory_bytes, 0)
+        )
+
+    @cached_property
+    def _used(self) -> Mapping[str, Counter[str]]:
+        """What running jobs with GPUs use on each node; of several nodes, all of it on each."""
+        used: dict[str, Counter[str]] = defaultdict(Counter)
+        for job in filter(_is_running, self._jobs):
+            for node_id in {gpu_id.partition("/")[0] for gpu_id in job.held_slots}:
+                used[node_id].update(cores=int(job.cpu_cores), bytes=job.host_memory_bytes)
+        return used
 
     def _node(self, row: Mapping[str, Any]) -> EngineNode | None:
         node_id, entries = text_of(row, "name"), read_gres(text_of(row, "gres"))
-        rule = rule_of(node_id, self._devices)
-        if not any(entry.kind == "gpu" for entry in entries):
-            return None
-        if rule is None:
-            self._warnings.append(f"node {node_id} has GPUs and no --gpu names their type; no job is placed there")
+        gpus = tuple(read_gpus(node_id, entries, self._devices, self._warnings))
+        if not gpus:
             return None
         states = words_of(row, "state") | words_of(row, "state_flags")
         return EngineNode(
@@ -84,7 +97,7 @@ class SlurmReading:
             host_memory_bytes=number_of(row, "real_memory") * _MIB,
             is_usable=bool(states & _USABLE) and not states & _CLOSED,
             queues=tuple(sorted(part for part in text_of(row, "partitions").split(",") if part)),
-            gpus=tuple(_gpus(node_id, entries, rule)),
+            gpus=gpus,
         )
 
     def _jobs_of(self, row: Mapping[str, Any]) -> Iterator[EngineJob]:
@@ -101,7 +114,7 @@ class SlurmReading:
     def _job(self, job_id: str, row: Mapping[str, Any]) -> EngineJob | None:
         states = words_of(row, "job_state")
         tag, note = read_tag(text_of(row, "comment")), text_of(row, "admin_comment")
-        asked = read_gres(_asked(row))
+        asked = requests.gres_asked(row)
         if states & _HOLDING:
             held = self._held(job_id, row)
             if not held:
@@ -121,15 +134,12 @@ class SlurmReading:
             job_id=job_id,
             phase=phase,
             tag=tag,
-            gpus=sum(entry.count for entry in asked if entry.kind == "gpu") or max(len(held), 1),
+            gpus=requests.gpus_asked(row) or max(len(held), 1),
             held_slots=held,
             note=note,
             tenant=text_of(row, "account") or text_of(row, "user_name") or str(number_of(row, "user_id")),
-            cpu_cores=number_of(row, "cpus"),
-            host_memory_bytes=(
-                number_of(row, "memory_per_node") or number_of(row, "memory_per_cpu") * number_of(row, "cpus")
-            )
-            * _MIB,
+            cpu_cores=requests.cpu_cores_asked(row),
+            host_memory_bytes=requests.host_memory_bytes_asked(row),
             submitted_at_ms=number_of(row, "submit_time") * 1_000,
             started_at_ms=number_of(row, "start_time") * 1_000 if phase is EnginePhase.RUNNING else 0,
             array_id=str(number_of(row, "array_job_id") or ""),
@@ -139,20 +149,47 @@ class SlurmReading:
             # Of a job that is held Slurm states one where its user did, by --begin.
             begins_at_ms = number_of(row, "eligible_time") * 1_000
             job = replace(job, not_before_ms=begins_at_ms, obstacle=obstacle_of(job_id, row, self._by_name))
-        return self._with_places(job, row)
+        return self._with_places(job, row, asked)
 
-    def _with_places(self, job: EngineJob, row: Mapping[str, Any]) -> EngineJob:
+    def _with_places(self, job: EngineJob, row: Mapping[str, Any], asked: Sequence[Gres]) -> EngineJob:
         """Add where a job may run; a form that is not understood leaves it with no node at all."""
         queues = tuple(part for part in text_of(row, "partition").split(",") if part)
+        # A running one is where it is.
+        is_waiting = job.phase is not EnginePhase.RUNNING
         try:
             required = expand_nodes(text_of(row, "required_nodes"))
             excluded = expand_nodes(text_of(row, "excluded_nodes"))
+            excluded += self._unfit_nodes(row, asked) if is_waiting else ()
         except ValueError as error:
             self._warnings.append(f"job {job.job_id}: {error}; it is placed nowhere")
             required, excluded = ("",), ()
         if not required and len(queues) > 1:
-            required = tuple(node_id for queue in queues for node_id in self._partitions.get(queue, ())) or ("",)
-        return replace(job, queues=queues, allowed_node_ids=required, excluded_node_ids=excluded)
+            served = (node_id for queue in queues for node_id in self._partitions.get(queue, ()))
+            required = tuple(dict.fromkeys(served)) or ("",)
+        types = {entry.type_name for entry in asked} - {""} if is_waiting else set()
+        devices = {gpu.device for node in self._nodes.values() for gpu in node.gpus if type_of(gpu.gpu_id) in types}
+        return replace(
+            job,
+            queues=queues,
+            allowed_node_ids=required,
+            excluded_node_ids=tuple(dict.fromkeys(excluded)),
+            allowed_devices=tuple(sorted(devices)),
+        )
+
+    def _unfit_nodes(self, row: Mapping[str, Any], asked: Iterable[Gres]) -> tuple[str, ...]:
+        """Return the nodes without what a job asks for by --constraint, --gres or --reservation.
+
+        Raises:
+            ValueError: The constraint is not understood.
+        """
+        constraint, reservation = text_of(row, "features"), text_of(row, "resv_name")
+        kinds = sorted({f"{entry.kind}:{entry.type_name}" for entry in asked})
+        key = (constraint, reservation, *kinds)
+        if key not in self._unfit:
+            self._unfit[key] = tuple(
+                node_id for node_id in self._nodes if not _is_fit(self._rows[node_id], constraint, reservation, kinds)
+            )
+        return self._unfit[key]
 
     def _held(self, job_id: str, row: Mapping[str, Any]) -> dict[str, int]:
         """Return the GPUs of a running job; a GPU that is not identified closes all of its node."""
@@ -167,7 +204,7 @@ class SlurmReading:
             for entry in read_gres(str(detail)) if node is not None else ():
                 if not entry.count:
                     continue
-                gpu_ids = [gpu_id for gpu_id in _named(node_id, entry) if gpu_id in self._gpu_ids]
+                gpu_ids = [gpu_id for gpu_id in names_of(node_id, entry) if gpu_id in self._gpu_ids]
                 if not gpu_ids and node is not None:
                     self._warnings.append(
                         f"job {job_id} holds {str(detail)[:_NAME_CHARACTERS_MAX]} on {node_id}, no GPU known"
@@ -178,36 +215,20 @@ class SlurmReading:
 
     def _given(self, planned: str, asked: Iterable[Gres]) -> dict[str, int]:
         """Return what we gave a job that waits: the GPU of our note, if its gres is the one that belongs to it."""
-        type_name = planned.partition("/")[2]
         for entry in asked:
-            if planned in self._gpu_ids and entry.type_name in (type_name, ""):
+            if planned in self._gpu_ids and entry.type_name in (type_of(planned), ""):
                 return {planned: entry.count if entry.kind == "shard" else 0}
         return {}
 
 
-def _gpus(node_id: str, entries: Iterable[Gres], rule: DeviceRule) -> Iterable[EngineGpu]:
-    """Yield the GPUs of a node: one gres type for each where the site has it so, else by their indices."""
-    entries = list(entries)
-    gpus = [entry for entry in entries if entry.kind == "gpu"]
-    shards = {entry.type_name: entry.count for entry in entries if entry.kind == "shard"}
-    is_typed = all(entry.count == 1 and entry.type_name for entry in gpus)
-    names = [entry.type_name for entry in gpus] if is_typed else [str(n) for n in range(sum(e.count for e in gpus))]
-    for name in names:
-        yield EngineGpu(
-            gpu_id=f"{node_id}/{name}",
-            device=rule.device,
-            memory_bytes=rule.memory_bytes,
-            slots=shards.get(name, 0) if is_typed else 0,
-        )
-
-
-def _named(node_id: str, entry: Gres) -> list[str]:
-    return [f"{node_id}/{entry.type_name}", *(f"{node_id}/{index}" for index in entry.indices)]
-
-
-def _asked(row: Mapping[str, Any]) -> str:
-    names = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
-    return ",".join(text_of(row, name) for name in names)
+def _is_fit(node: Mapping[str, Any], constraint: str, reservation: str, kinds: Iterable[str]) -> bool:
+    """Say whether a node has what a job asks for; kinds are `gpu:a100`, or `gpu:` of any type."""
+    features = (text_of(node, "active_features") or text_of(node, "features")).split(",")
+    has = {kind for one in read_gres(text_of(node, "gres")) for kind in (f"{one.kind}:", f"{one.kind}:{one.type_name}")}
+    is_reserved = "RESERVED" in words_of(node, "state") | words_of(node, "state_flags")
+    # Which reservation it is only newer versions say.
+    is_open = is_reserved == bool(reservation) and text_of(node, "reservation") in ("", reservation)
+    return is_open and has.issuperset(kinds) and fits_features(constraint, features)
 
 
 def _pending_phase(row: Mapping[str, Any], *, has_gres: bool, is_planned: bool) -> EnginePhase:

@@ -101,7 +101,7 @@ def obstacle_of(job_id: str, row: Mapping[str, Any], jobs: JobsByName) -> str:
         )
     if number_of(row, "node_count") > 1:
         return f"jobs of several nodes are not placed; scontrol release {job_id} leaves it to Slurm, without a GPU"
-    if "NONE" in words_of(row, "shared"):
+    if "NONE" in words_of(row, "shared") or "TRUE" in words_of(row, "exclusive"):
         return f"--exclusive takes all GPUs of a node; submit it without, or with --gres, or scontrol release {job_id}"
     return "what it depends on has not happened yet" if jobs.awaits(row) else ""
 

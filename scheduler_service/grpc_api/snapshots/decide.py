@@ -6,7 +6,7 @@ An answer follows from its request alone; what is kept between calls only saves 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -186,10 +186,12 @@ def _decisions(policy: Policy, read: ReadSnapshot, *, explain: bool) -> list[sch
     return messages
 
 
-def _worded(view: SchedulingView, decisions: Iterable[Decision]) -> Iterator[Decision]:
+def _worded(view: SchedulingView, decisions: Collection[Decision]) -> Iterator[Decision]:
     """Word why jobs wait as `cotenant explain` does."""
     inventory = view.index.inventory
-    waiting = {job.request.job_id: job.request for job in view.pending}
+    # An equal job that starts is another one: who waits because of it is to read its name.
+    starting = {one.job_id for one in decisions if isinstance(one, Start)}
+    waiting = {job.request.job_id: job.request for job in view.pending if job.request.job_id not in starting}
     for one in decisions:
         request = waiting.get(one.job_id) if isinstance(one, Hold) else None
         if request is None:

@@ -104,6 +104,8 @@ def test_who_shows_nothing_is_the_owner_on_the_socket_and_nobody_elsewhere(tmp_p
         with pytest.raises(NotIdentifiedError) as refused:
             rules.identify(evidence(peer))
         assert "--token-file" in refused.value.remedy
+        # Who asks with stubs of his own has no such flag.
+        assert "authorization: Bearer" in refused.value.remedy
 
 
 def test_only_the_hash_of_a_token_lies_at_the_server(tmp_path: Path) -> None:

@@ -260,5 +260,14 @@ def test_a_flag_named_in_a_sentence_exists() -> None:
         flag for file in ROOT.glob("benchmarks/**/*.py") for flag in re.findall(r"\"(--[a-z-]+)\"", file.read_text())
     }
     # Click's own, and those of sbatch and srun.
-    of_others = {"--help", "--dependency", "--begin", "--exclusive", "--no-kill"}
+    of_others = {
+        "--help",
+        "--dependency",
+        "--begin",
+        "--exclusive",
+        "--no-kill",
+        "--constraint",
+        "--gres",
+        "--reservation",
+    }
     assert {flag: page for flag, page in named_flags().items() if flag not in known | of_others} == {}

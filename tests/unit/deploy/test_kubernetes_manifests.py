@@ -120,7 +120,7 @@ def test_a_gated_example_is_one_that_cotenant_places(name: str) -> None:
     assert pods.tag_of(pod) is not None
     assert pods.is_ours(pod)
     assert node_choice.obstacle_of(pod) == ""
-    assert not pods.asks_device_plugin(pods.requests_of(pod))
+    assert pods.asked_of_plugins(pods.requests_of(pod)) == {}
 
 
 def test_the_example_with_a_limit_is_one_whose_limit_cotenant_writes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,23 @@ def test_two_jobs_that_go_together_share_a_gpu_and_two_that_do_not_wait() -> Non
     assert len({gpus[0] for gpus in running(heavy).values()}) == 2
     waiting = next(job for job in heavy.jobs.values() if job.phase is EnginePhase.HELD)
     assert waiting.note.startswith("cotenant: ")
+
+
+@for_each(
+    "crowd",
+    [
+        {"queues": ("full",)},
+        {"tenant": "crowd", "queues": ("gpu",), "allowed_node_ids": ("gone",)},
+        {"queues": ("gpu",), "array_id": "7", "array_running_max": 1, "allowed_node_ids": ("gone",)},
+    ],
+)
+def test_a_crowd_that_cannot_start_does_not_hide_a_younger_job_that_can(crowd: dict[str, Any]) -> None:
+    engine = SimulatedEngine()
+    for number in range(600):
+        engine.submit(f"crowd-{number}", HEAVY)
+        engine.jobs[f"crowd-{number}"] = replace(engine.jobs[f"crowd-{number}"], **crowd)
+    engine.submit("young", HEAVY)
+    assert run_round(engine).placed == ["young"]
 
 
 @pytest.mark.parametrize("places", [True, False])

@@ -74,7 +74,9 @@ def test_pods_that_are_gated_or_leave_or_have_ended_or_opted_out_are_left_alone(
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     leaving["metadata"]["deletionTimestamp"] = "2026-11-23T06:00:00Z"
     ended["status"] = {"phase": "Failed"}
-    assert read(node_row("n1"), gated, leaving, ended, pod_row("foreign", None)).jobs == ()
+    assert (
+        read(node_row("n1"), gated, leaving, ended, pod_row("foreign", None, scheduler="default-scheduler")).jobs == ()
+    )
 
 
 def test_a_bound_pod_holds_what_its_note_says_and_is_placed_until_it_runs() -> None:

@@ -90,7 +90,8 @@ def test_no_more_tasks_are_placed_than_may_run_at_once() -> None:
     )
     snapshot_ids: list[str] = []
     run_round(slurm, asked=snapshot_ids)
-    assert snapshot_ids == [f"9_{task}" for task in range(1, 6)]
+    # The others could not start whatever is free.
+    assert snapshot_ids == ["9_1", "9_2"]
     jobs = {job.job_id: job for job in read(slurm)}
     assert {(job.array_id, job.array_running_max) for job in jobs.values()} == {("9", 2)}
 

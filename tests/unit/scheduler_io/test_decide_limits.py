@@ -176,3 +176,13 @@ def test_several_policies_decide_on_one_snapshot_each_as_if_it_alone_were_asked(
         ask(given, compared=("fifo",) * 9)
     with pytest.raises(CallerError, match="there is no policy 'magic'"):
         ask(given, compared=("magic",))
+
+
+def test_who_waits_for_an_equal_job_that_starts_reads_its_name() -> None:
+    alike = {"stated_memory_bytes": 4 * GIB, "stated_utilization_ratio": 0.9, "stated_slowdown_ratio": 0.5}
+    given = cluster(*(job(name, max_slowdown_ratio=0.1, queue="long", **alike) for name in ("one", "two", "three")))
+    del given.nodes[2].gpus[1]
+    answer = ask(given, "horus")
+    assert placed(answer) == {"one": "c0", "two": "SLOWDOWN_TOO_HIGH", "three": "SLOWDOWN_TOO_HIGH"}
+    assert [[*one.reason.job_ids] for one in answer.decisions[1:]] == [["two", "one"], ["three", "one"]]
+    assert "shared by two, one" in answer.decisions[1].reason.message
