@@ -46,16 +46,21 @@ def samples_per_gpu(request: JobRequest, gpus: int) -> int:
 
 def is_reliable(prediction: JobPrediction | None) -> bool:
     """A prediction that is reliable enough to share a GPU on: calibrated for this device and not extrapolated."""
-    return doubt_code(prediction) is None
+    return (
+        prediction is not None
+        and prediction.level is not _FALLBACK
+        and prediction.in_domain
+        and not prediction.range_not_calibrated
+    )
 
 
 def doubt_code(prediction: JobPrediction | None) -> str | None:
     """Return why a prediction is not reliable, or None."""
+    if is_reliable(prediction):
+        return None
     if prediction is None or prediction.level is _FALLBACK:
         return "JOB_UNKNOWN"
-    if not prediction.in_domain:
-        return "OUT_OF_DOMAIN"
-    return "RANGE_NOT_CALIBRATED" if prediction.range_not_calibrated else None
+    return "RANGE_NOT_CALIBRATED" if prediction.in_domain else "OUT_OF_DOMAIN"
 
 
 def memory_point(prediction: JobPrediction, micro_batch_size: int) -> MemoryPoint | None:

@@ -318,10 +318,10 @@ class KeptArrays:
             arrays = self._arrays = build_arrays(view)
             self._unclassed.clear()
         elif occupancy.touched_gpu_ids:
-            touched = [entry for gpu_id in occupancy.touched_gpu_ids if (entry := view.gpus.get(gpu_id)) is not None]
-            for entry in touched:
-                arrays.put_count(entry)
-            self._unclassed.update(entry.gpu.gpu_id for entry in touched)
+            gpus = view.gpus
+            touched = {gpu_id: gpus[gpu_id] for gpu_id in occupancy.touched_gpu_ids if gpu_id in gpus}
+            arrays.put_counts(touched)
+            self._unclassed.update(touched)
         occupancy.touched_gpu_ids.clear()
         return arrays
 

@@ -105,12 +105,13 @@ class GpuArrays:
         self.class_of[position] = number
         self.jobs_on[position] = _jobs_of(self.classes[number])
 
-    def put_count(self, entry: GpuView) -> None:
-        """Note how many jobs a GPU holds; its class is left as it was."""
-        count = JOBS_WHILE_RELEASING if entry.is_releasing else len(entry.job_ids)
-        position = self.position_of[entry.gpu.gpu_id]
-        self.jobs_on[position] = count
-        self.changed.add(position)
+    def put_counts(self, entries: Mapping[str, GpuView]) -> None:
+        """Note how many jobs GPUs hold, by their ids; their classes are left as they were."""
+        jobs_on, position_of, changed = self.jobs_on, self.position_of, self.changed
+        for gpu_id, entry in entries.items():
+            position = position_of[gpu_id]
+            jobs_on[position] = JOBS_WHILE_RELEASING if entry.is_releasing else len(entry.job_ids)
+            changed.add(position)
 
     def put_loads(self, view: SchedulingView, entries: Sequence[GpuView]) -> None:
         """Put GPUs that hold or release something into their classes."""

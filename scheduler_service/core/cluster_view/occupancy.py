@@ -272,7 +272,9 @@ class Occupancy:
             return GpuView(gpu=view.gpu, node_id=view.node_id, is_releasing=is_kept_back)
         if len(job_ids) == 1:  # as on nearly all GPUs, in a third of the time
             job = self._jobs[job_ids[0]]
-            surge, held_bytes = _surge_on(job, gpu_id), job.bytes_on(gpu_id)
+            surge, held_bytes = job.shape.memory_surge, job.shape.memory_reserved_bytes
+            if job.moves.target is not None:
+                surge, held_bytes = _surge_on(job, gpu_id), job.bytes_on(gpu_id)
             return GpuView(
                 gpu=view.gpu,
                 node_id=view.node_id,

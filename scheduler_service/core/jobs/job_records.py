@@ -166,9 +166,9 @@ class JobRecord(CopiedRecord):
     @property
     def occupied_bytes(self) -> dict[str, int]:
         """Memory kept for it on each GPU that it holds or will move to."""
-        if not self.holds_gpus:
+        if self.phase not in HOLDING_PHASES:
             return {}
-        kept = dict.fromkeys(self.gpu_ids, self.shape.memory_reserved_bytes)
+        kept = dict.fromkeys([part.gpu_id for part in self.assignments], self.shape.memory_reserved_bytes)
         target = self.moves.target
         if target is not None:
             for part in target.assignments:

@@ -347,6 +347,8 @@ def _resident_or_obstacle(
     own_gpu_ids = {part.gpu_id for part in running.assignments} if running is not None else frozenset()
     shared: list[Sequence[tuple[Resident, ExpectedSlowdown]]] = []
     for assignment in start.assignments:
+        if resident.memory_surge is None and check.ledger.is_free(assignment.gpu_id):
+            continue  # it is of the kind for which the reservation was found: no other job, all of its memory
         gpu_view = check.view.gpus[assignment.gpu_id]
         there = check.ledger.residents(assignment.gpu_id)
         others = [one for one in there if one.request.job_id != request.job_id] if there else []

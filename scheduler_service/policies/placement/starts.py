@@ -45,7 +45,7 @@ def start_on(
     shared = [
         expected_slowdowns((resident, *there), view.gpus[gpu_id].gpu, view.predictions)
         for gpu_id in gpu_ids
-        if (there := ledger.residents(gpu_id))
+        if not ledger.is_free(gpu_id) and (there := ledger.residents(gpu_id))
     ]
     slowdown = placement_slowdown(resident, shared) if shared else ALONE
     if slowdown.neighbour_ids:

@@ -9,9 +9,11 @@ from typing import Any, NoReturn
 import pytest
 
 from scheduler_service.core import events
-from scheduler_service.core.cluster_view import cluster_index
+from scheduler_service.core.cluster_view import cluster_index, occupancy
 from scheduler_service.core.cluster_view.inventory import Kind, kind_of
+from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.commands import LaunchJob, StopJob
+from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.jobs.job_shapes import shape_of
 from scheduler_service.core.records import JobRequest, Phase, Reason, Share
 from scheduler_service.policies import tiresias
@@ -212,3 +214,25 @@ def test_a_round_that_stops_a_job_leaves_nothing_to_the_garbage_collector(
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_a_start_on_free_gpus_sums_up_no_memory_there(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play("tiresias", nodes=1, gpus=8)
+    for sums in ("residents", "memory_free_bytes", "memory_needed_bytes"):
+        monkeypatch.setattr(Ledger, sums, refuse)
+    play.submit("new", gpus=gpus)
+    assert play.phase("new") is Phase.STARTING
+
+
+def test_what_a_gpu_holds_of_one_job_that_stays_is_found_without_a_look_at_its_other_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    play = Play("tiresias", nodes=1, gpus=8)
+    monkeypatch.setattr(JobRecord, "bytes_on", refuse)
+    monkeypatch.setattr(occupancy, "_surge_on", refuse)
+    play.submit("wide", gpus=8)
+    assert {entry.job_ids for entry in play.engine.state.gpus.values()} == {("wide",)}
+    assert {entry.memory_reserved_bytes for entry in play.engine.state.gpus.values()} == {
+        play.engine.state.jobs["wide"].shape.memory_reserved_bytes
+    }
