@@ -44,7 +44,8 @@ _USAGE: Final = re.compile(
     r"|Error: (?:Missing|No such|Got unexpected) )"
 )
 _HIDDEN: Final = re.compile(
-    r"(?:ImportError: cannot import name '\w+' from|AttributeError: module) '([\w.]+)' \(?.*?((?:/[^/()'\n]+)+\.py)"
+    r"(?:ImportError: cannot import name '\w+' from|AttributeError: module) '([\w.]+)'"
+    r"[^(]*\((?:consider renaming ')?(/[^()'\n]{1,4096}\.py)"
 )
 _OF_PYTHON: Final = re.compile(r"/lib(?:64)?/python3\.[0-9]+/")
 _IN_THE_SCRIPT: Final = re.compile(
