@@ -62,7 +62,6 @@ class KeptNumbers:
 
     def __exit__(self, *_: object) -> None:
         self._torch.randperm = self._shuffled
-        self._places.clear()
         for name in (*_REPLACED, "data"):
             delattr(self._kind, name)
         for name, own in self._own.items():

@@ -52,7 +52,7 @@ def warmed_up(optimizer: SGD) -> LRScheduler:
     return SequentialLR(optimizer, [first, CosineAnnealingLR(optimizer, T_max=90)], milestones=[5])
 
 
-def planned_in_second_step(make: Make, *, moves_each_step: bool = True, optimizers: int = 1) -> int:
+def planned_in_second_step(make: Make, *, moves: int = 1, optimizers: int = 1) -> int:
     stepped: list[SGD] = []
     found: list[int] = []
 
@@ -67,7 +67,7 @@ def planned_in_second_step(make: Make, *, moves_each_step: bool = True, optimize
     for _ in range(2):
         for optimizer, schedule in zip(those, schedules, strict=True):
             optimizer.step()
-            if moves_each_step:
+            for _ in range(moves):
                 schedule.step()
     return found[-1]
 
@@ -92,8 +92,16 @@ def test_a_schedule_that_ends_says_how_many_steps_there_are(make: Make, steps: i
     assert planned_in_second_step(make) == steps
 
 
-def test_a_schedule_that_moves_on_once_an_epoch_counts_no_steps() -> None:
-    assert planned_in_second_step(linear_of_transformers, moves_each_step=False) == 0
+@pytest.mark.parametrize("moves", [0, 2])
+def test_a_schedule_that_moves_on_once_an_epoch_or_for_each_process_counts_no_steps(moves: int) -> None:
+    assert planned_in_second_step(linear_of_transformers, moves=moves) == 0
+
+
+def test_the_schedule_of_an_optimizer_that_was_done_before_says_nothing_of_the_next_one() -> None:
+    before = SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+    schedule = linear_of_transformers(before)
+    before.step()
+    assert planned_in_second_step(lambda _: schedule) == 0
 
 
 def test_of_several_optimizers_nobody_knows_whose_steps_are_counted() -> None:
