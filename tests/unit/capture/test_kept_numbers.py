@@ -117,11 +117,11 @@ class Packed(Tensor):
     "buffer",
     [
         Tensor._make_wrapper_subclass(Packed, (3,)),
-        torch.empty(3, dtype=torch.uint4),
+        torch.empty(3, dtype=torch.bits8),
         torch.eye(3).to_sparse(),
         torch.ones(3, device="meta"),
     ],
-    ids=["of an own class", "of four bits", "sparse", "without storage"],
+    ids=["of an own class", "of bits", "sparse", "without storage"],
 )
 def test_a_buffer_that_shows_no_numbers_is_left_to_torch(buffer: Tensor) -> None:
     network = nn.Module()
