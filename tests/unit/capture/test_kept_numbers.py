@@ -110,7 +110,7 @@ class Packed(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, *_: Any) -> Any:
-        raise NotImplementedError(function)
+        raise RuntimeError(f"{function} of packed numbers")
 
 
 @pytest.mark.parametrize(
