@@ -43,8 +43,8 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         ),
         (
             bool(result["asked_calls"]),
-            f"until then the network was called {result['asked_calls']} times without gradients (a rollout, a "
-            "validation): where this belongs to every step, one takes longer than predicted",
+            f"until its second step the network was called {result['asked_calls']} times without gradients (a rollout, "
+            "a validation): where every step has such calls, it takes longer than predicted",
         ),
         (
             bool(result["frozen_inside"]),
@@ -122,7 +122,7 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
         ),
         (
             result["masks_by_code"],
-            "FlexAttention is predicted as attention to everything: what its mask leaves out takes less",
+            "FlexAttention is predicted as attention to everything: a step takes less where its mask leaves much out",
         ),
         (
             result["pads_sequences"],

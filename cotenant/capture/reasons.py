@@ -44,8 +44,10 @@ _USAGE: Final = re.compile(
     r"|Error: (?:Missing|No such|Got unexpected) )"
 )
 _HIDDEN: Final = re.compile(
-    r"(?:ImportError: cannot import name '\w+' from|AttributeError: module) '([\w.]+)' \(?.*?((?:/[^/()'\n]+)+\.py)"
+    r"(?:ImportError: cannot import name '\w+' from|AttributeError: module) '([\w.]+)'"
+    r"[^(]*\((?:consider renaming ')?(/[^()'\n]{1,4096}\.py)"
 )
+_OF_PYTHON: Final = re.compile(r"/lib(?:64)?/python3\.[0-9]+/")
 _IN_THE_SCRIPT: Final = re.compile(
     r'The following call raised this error:\s+File "(?:[^"]*/)?([^"/]+)", line ([0-9]{1,9}), in (\w{1,100})'
 )
@@ -124,7 +126,8 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
         if any(sign in _end_of(outcome.log) for sign in signs):
             return NotCapturedError(f"the script {how}: {cause}", remedy=f"{remedy}; else {BY_HAND}", log=outcome.log)
     last = _last_words(outcome.log)
-    if (hidden := _HIDDEN.search(last)) and hidden[1].partition(".")[0] in sys.stdlib_module_names:
+    hidden = None if _OF_PYTHON.search(last) else _HIDDEN.search(last)
+    if hidden and hidden[1].partition(".")[0] in sys.stdlib_module_names:
         cause = harmless(f"{hidden[2]} stands in front of Python's own module {hidden[1]}")
         return NotCapturedError(f"the script {how}: {cause}", remedy=harmless(f"rename {hidden[2]}"), log=outcome.log)
     if missing := _NO_MODULE.match(last):

@@ -93,13 +93,14 @@ class PairFindings:
         """Return what a wait is worth where the CPU is the device: the median over the windows with one.
 
         Args:
-            anchors: As they were measured before the pairs, without a wait; at least one.
+            anchors: As they were measured before the pairs, without a wait.
         """
-        share = statistics.median(anchor.utilization_ratio for anchor in anchors)
-        found = [each.processor_ms - share * each.computing_ms for each in self.alone if each.wait_ms]
-        if len(found) < _HEAD_START_WINDOWS:
+        waiting = [each for each in self.alone if each.wait_ms]
+        if len(waiting) < _HEAD_START_WINDOWS:
             return NO_HEAD_START
-        return HeadStart(device_ms=max(0.0, statistics.median(found)), share=share)
+        share = statistics.median(anchor.utilization_ratio for anchor in anchors)
+        ahead_ms = statistics.median(each.processor_ms - share * each.computing_ms for each in waiting)
+        return HeadStart(device_ms=max(0.0, ahead_ms), share=share)
 
     def with_windows_alone(self, anchor: Anchor, window_ms: float, head_start: HeadStart) -> Anchor:
         """Return an anchor with the step that all windows alone give, each by its length, in the geometric mean.

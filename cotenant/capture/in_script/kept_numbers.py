@@ -36,12 +36,10 @@ class KeptNumbers:
         self._own = {name: vars(self._kind)[name] for name in (*_REPLACED, "data") if name in vars(self._kind)}
         parts = {id(part): part for network in networks for part in network.modules()}
         self._kept = [
-            (part, name, buffer.tolist())
+            (part, name, numbers)
             for part in parts.values()
             for name, buffer in part.named_buffers(recurse=False)
-            if buffer.numel() <= _VALUES_MAX
-            and buffer.layout == torch.strided
-            and not (buffer.is_meta or buffer.is_quantized)
+            if buffer.numel() <= _VALUES_MAX and (numbers := _numbers_of(buffer)) is not None
         ]
         self._places: dict[int, tuple[Any, str, Any]] = {}
 
@@ -64,7 +62,6 @@ class KeptNumbers:
 
     def __exit__(self, *_: object) -> None:
         self._torch.randperm = self._shuffled
-        self._places.clear()
         for name in (*_REPLACED, "data"):
             delattr(self._kind, name)
         for name, own in self._own.items():
@@ -112,3 +109,11 @@ class KeptNumbers:
         """What is refused is told with the line of the script, which torch looks for below frames of its own."""
         function.__code__ = function.__code__.replace(co_filename=self._file)
         return function
+
+
+def _numbers_of(buffer: Any) -> Any:
+    """Returns what is in a buffer; None = torch shows no numbers of it, as where it is sparse or packed."""
+    try:
+        return buffer.tolist()
+    except RuntimeError:
+        return None

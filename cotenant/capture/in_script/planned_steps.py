@@ -32,7 +32,10 @@ def planned_steps(torch: Any, stepped: Sequence[Any]) -> int:
     """
     if len({id(each) for each in stepped}) != 1:
         return 0
-    planned = [*_by_trainers(sys._getframe()), *_by_schedules(torch, stepped[0], len(stepped) - 1)]
+    try:
+        planned = [*_by_trainers(sys._getframe()), *_by_schedules(torch, stepped[0], len(stepped) - 1)]
+    except Exception:  # of another version, or of the script's own classes: no capture is given up for it
+        return 0
     return next((steps for steps in planned if type(steps) is int and len(stepped) <= steps <= STEPS_MAX), 0)
 
 
@@ -49,8 +52,12 @@ def _by_trainers(frame: FrameType | None) -> Iterator[Any]:
 def _by_schedules(torch: Any, optimizer: Any, steps_before: int) -> Iterator[Any]:
     """What schedules of an optimizer say that have moved on after each step before this one."""
     kind = torch.optim.lr_scheduler.LRScheduler
-    for each in gc.get_objects():
-        if issubclass(type(each), kind) and each.optimizer is optimizer and each.last_epoch == steps_before > 0:
+    schedules = [each for each in gc.get_objects() if issubclass(type(each), kind)]
+    # Where several follow each other the end of one is not that of the training.
+    parts = {id(part) for each in schedules for part in getattr(each, "_schedulers", ())}
+    for each in schedules:
+        own = vars(each)  # a chain of schedules, and one of the script's own class, may count nothing
+        if id(each) not in parts and own.get("optimizer") is optimizer and own.get("last_epoch") == steps_before > 0:
             yield from _ends_of(torch, each)
 
 

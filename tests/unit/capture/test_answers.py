@@ -72,3 +72,7 @@ def test_a_network_that_answers_no_tensor_is_refused_by_that(tmp_path: Path) -> 
 @pytest.mark.parametrize("extreme", [torch.amax, torch.amin])
 def test_an_extreme_of_all_numbers_is_converted(extreme: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     assert macs(lambda scores: scores / extreme(scores.abs()), tmp_path) == MACS
+
+
+def test_an_extreme_of_each_row_stays_one(tmp_path: Path) -> None:
+    assert macs(lambda scores: scores / scores.amax(1, keepdim=True), tmp_path) == MACS

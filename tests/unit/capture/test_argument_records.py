@@ -6,7 +6,7 @@ from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,8 +108,10 @@ def test_an_object_is_put_together_with_other_tensors_and_stays_what_it_was() ->
     assert (is_any, word, type(made), own.x.tolist(), made.x.tolist()) == (True, "word", Graphs, [1, 1], [2, 2])
 
 
-def test_objects_without_tensors_and_networks_are_left_alone() -> None:
-    values = (SimpleNamespace(width=3), nn.Linear(2, 2), [1, "word"], Tensor)
+def test_objects_without_tensors_networks_and_modules_are_left_alone() -> None:
+    module = ModuleType("own")
+    vars(module)["x"] = torch.ones(2)
+    values = (SimpleNamespace(width=3), nn.Linear(2, 2), module, [1, "word"], Tensor)
     assert open_records(torch, values)[0] == values
 
 

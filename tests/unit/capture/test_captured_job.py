@@ -239,7 +239,7 @@ def test_numbers_that_were_taken_as_they_were_are_named() -> None:
 
 def test_calls_without_gradients_are_told_since_no_prediction_has_them() -> None:
     (note,) = captured_notes.notes_of({**RESULT, "asked_calls": 17}, 0.0)
-    assert note.startswith("until then the network was called 17 times without gradients (a rollout, a validation)")
+    assert note.startswith("until its second step the network was called 17 times without gradients (a rollout, a")
 
 
 def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:

@@ -105,6 +105,31 @@ def test_an_element_of_the_input_is_no_number_that_is_kept() -> None:
         _export(torch, calls, _BATCH, 0)
 
 
+class Packed(Tensor):
+    """As libraries that quantize make them: it shows no number of its own."""
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, *_: Any) -> Any:
+        raise RuntimeError(f"{function} of packed numbers")
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        Tensor._make_wrapper_subclass(Packed, (3,)),
+        torch.empty(3, dtype=torch.bits8),
+        torch.eye(3).to_sparse(),
+        torch.ones(3, device="meta"),
+    ],
+    ids=["of an own class", "of bits", "sparse", "without storage"],
+)
+def test_a_buffer_that_shows_no_numbers_is_left_to_torch(buffer: Tensor) -> None:
+    network = nn.Module()
+    network.register_buffer("packed", buffer)
+    with KeptNumbers(torch, [network]) as kept:
+        assert not kept.names
+
+
 def test_torch_is_as_before_once_an_export_has_ended() -> None:
     names = ("__int__", "__index__", "__bool__", "__float__", "item", "data", "__getitem__")
     before = {name: vars(torch.Tensor).get(name) for name in names}

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 import torch
 from torch.optim import SGD
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, OneCycleLR, PolynomialLR, StepLR
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    ConstantLR,
+    CosineAnnealingLR,
+    LambdaLR,
+    LRScheduler,
+    OneCycleLR,
+    PolynomialLR,
+    SequentialLR,
+    StepLR,
+)
 
 from cotenant.capture.in_script.planned_steps import STEPS_MAX, planned_steps
 
@@ -26,7 +36,23 @@ def linear_of_transformers(optimizer: SGD) -> LRScheduler:
     return LambdaLR(optimizer, functools.partial(rate, num_training_steps=450))
 
 
-def planned_in_second_step(make: Make, *, moves_each_step: bool = True, optimizers: int = 1) -> int:
+class OwnSchedule(LRScheduler):
+    """As scripts write them: it moves nothing, and has none of the fields of torch's."""
+
+    def __init__(self, optimizer: SGD) -> None:
+        pass
+
+    def step(self, epoch: int | None = None) -> None:
+        pass
+
+
+def warmed_up(optimizer: SGD) -> LRScheduler:
+    """Rises for five steps, in the first of two parts."""
+    first = PolynomialLR(optimizer, total_iters=5)
+    return SequentialLR(optimizer, [first, CosineAnnealingLR(optimizer, T_max=90)], milestones=[5])
+
+
+def planned_in_second_step(make: Make, *, moves: int = 1, optimizers: int = 1) -> int:
     stepped: list[SGD] = []
     found: list[int] = []
 
@@ -41,7 +67,7 @@ def planned_in_second_step(make: Make, *, moves_each_step: bool = True, optimize
     for _ in range(2):
         for optimizer, schedule in zip(those, schedules, strict=True):
             optimizer.step()
-            if moves_each_step:
+            for _ in range(moves):
                 schedule.step()
     return found[-1]
 
@@ -55,6 +81,9 @@ def planned_in_second_step(make: Make, *, moves_each_step: bool = True, optimize
         (linear_of_transformers, 450),
         (lambda optimizer: CosineAnnealingLR(optimizer, T_max=20), 0),  # may begin anew
         (lambda optimizer: StepLR(optimizer, step_size=30), 0),
+        (lambda optimizer: ChainedScheduler([ConstantLR(optimizer), StepLR(optimizer, 30)], optimizer), 0),
+        (warmed_up, 0),
+        (OwnSchedule, 0),
         (lambda optimizer: LambdaLR(optimizer, lambda step: 1.0), 0),
         (lambda optimizer: PolynomialLR(optimizer, total_iters=STEPS_MAX + 1), 0),
     ],
@@ -63,8 +92,16 @@ def test_a_schedule_that_ends_says_how_many_steps_there_are(make: Make, steps: i
     assert planned_in_second_step(make) == steps
 
 
-def test_a_schedule_that_moves_on_once_an_epoch_counts_no_steps() -> None:
-    assert planned_in_second_step(linear_of_transformers, moves_each_step=False) == 0
+@pytest.mark.parametrize("moves", [0, 2])
+def test_a_schedule_that_moves_on_once_an_epoch_or_for_each_process_counts_no_steps(moves: int) -> None:
+    assert planned_in_second_step(linear_of_transformers, moves=moves) == 0
+
+
+def test_the_schedule_of_an_optimizer_that_was_done_before_says_nothing_of_the_next_one() -> None:
+    before = SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+    schedule = linear_of_transformers(before)
+    before.step()
+    assert planned_in_second_step(lambda _: schedule) == 0
 
 
 def test_of_several_optimizers_nobody_knows_whose_steps_are_counted() -> None:
@@ -100,3 +137,18 @@ class State:
 def test_a_trainer_among_the_callers_knows_its_steps(trainer: Any, steps: int) -> None:
     stepped: Sequence[object] = [optimizer := object(), optimizer]
     assert trainer.train(stepped) == steps
+
+
+def test_a_trainer_that_cannot_say_its_steps_leaves_them_open() -> None:
+    class Refusing:
+        """As Lightning's does where each epoch accumulates another number of batches."""
+
+        def train(self, stepped: Sequence[object]) -> int:
+            return planned_steps(torch, stepped)
+
+        @property
+        def estimated_stepping_batches(self) -> int:
+            raise RuntimeError("not with another accumulation in each epoch")
+
+    Refusing.__name__, Refusing.__module__ = "Trainer", "lightning.pytorch.trainer.trainer"
+    assert Refusing().train([optimizer := object(), optimizer]) == 0

@@ -113,6 +113,22 @@ def test_a_script_that_misses_arguments_is_to_be_given_them(last: str, is_usage:
             "/home/me/my work/queue.py stands in front of Python's own module queue",
         ),
         (
+            {
+                "status": 1,
+                "log": "AttributeError: module 'queue' has no attribute 'Queue' (consider renaming '/home/me/queue.py' "
+                "since it has the same name as the standard library module named 'queue')\n",
+            },
+            "/home/me/queue.py stands in front of Python's own module queue",
+        ),
+        (
+            {
+                "status": 1,
+                "log": "ImportError: cannot import name 'Mapping' from 'collections' "
+                "(/usr/lib/python3.11/collections/__init__.py)\n",
+            },
+            "step: ImportError: cannot import name 'Mapping' from 'collections'",
+        ),
+        (
             {"status": 1, "log": "ImportError: cannot import name 'Queue' from 'mine' (/home/me/mine.py)\n"},
             "step: ImportError: cannot import name 'Queue' from 'mine'",
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -34,6 +36,24 @@ def test_what_an_agent_does_between_its_updates_is_no_part_of_the_batch_that_it_
 def test_batches_stay_as_they_are() -> None:
     network = nn.Linear(4, 2)
     calls = [call(network, 8, 4), call(network, 16, 4)]
+    assert as_one_batch(torch, calls) == (calls, 0)
+
+
+class AnyLength(nn.Module):
+    """Takes rows of any length in an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, batch: SimpleNamespace) -> Tensor:
+        scaled: Tensor = batch.x * self.scale
+        return scaled
+
+
+def test_numbers_in_an_object_that_may_hold_more_of_them_are_a_batch() -> None:
+    batch = SimpleNamespace(x=torch.ones(4))
+    calls = [Call(torch, AnyLength(), ((batch,), {}), group=0, inside_step=0)]
     assert as_one_batch(torch, calls) == (calls, 0)
 
 

@@ -54,7 +54,7 @@ class Submission:
         for module in (submit_capture, capture_command):
             self.monkeypatch.setattr(module, "capture_script", capture)
 
-    def captured_commands(self) -> list[tuple[list[str], dict[str, str]]]:
+    def captured_commands(self, planned_steps: int = 0) -> list[tuple[list[str], dict[str, str]]]:
         """Let every capture succeed; returns their commands and environments, as they come."""
         seen: list[tuple[list[str], dict[str, str]]] = []
         for module in (submit_capture, capture_command):
@@ -62,7 +62,7 @@ class Submission:
 
         def capture(command: list[str], *, environment: dict[str, str], **named: object) -> CapturedJob:
             seen.append((command, environment))
-            return FOUND
+            return replace(FOUND, planned_steps=planned_steps)
 
         self.capture_by(capture)
         return seen
@@ -227,13 +227,14 @@ def test_an_array_is_captured_by_its_first_task(
     submission: Submission, words: tuple[str, ...], first: tuple[list[str], dict[str, str]]
 ) -> None:
     submission.script.with_name("runs.csv").write_text("lr\n0.1\n0.2\n")
-    seen = submission.captured_commands()
+    seen = submission.captured_commands(planned_steps=900)
     outcome = submission.submit(*words, "python", "train.py", "--seed", "{index}")
     assert (outcome.code, seen) == (0, [first])
     assert "all tasks are predicted as it" in outcome.err
     (request,) = [one for one in submission.scheduler.seen if isinstance(one, scheduling_pb2.SubmitArrayRequest)]
     assert request.spec.graph_sha256 == graph_sha256(FOUND.graph)
     assert list(request.spec.command) == ["python", "train.py", "--seed", "{index}"]
+    assert request.spec.steps_total == (0 if "--sweep" in words else 900), "a row of a sweep may train for longer"
     # What is asked before the capture is a submission: the scheduler refuses names that the node gives.
     checks = [one for one in submission.scheduler.seen if isinstance(one, scheduling_pb2.SubmitJobRequest)]
     assert [name for one in checks for name in one.spec.environment if name.startswith("COTENANT_")] == []
@@ -312,11 +313,12 @@ def test_a_script_behind_flags_of_python_and_a_module_are_looked_into(
     assert is_torch_script(words, tmp_path) is expected
 
 
+@pytest.mark.parametrize(("planned_steps", "steps"), [(0, " --steps N"), (900, "")])
 def test_a_capture_says_how_its_job_is_asked_about_and_how_it_is_submitted(
-    submission: Submission, tmp_path: Path
+    submission: Submission, tmp_path: Path, planned_steps: int, steps: str
 ) -> None:
     """The graph beside its job file are two jobs for `predict`."""
-    submission.captured_commands()
+    submission.captured_commands(planned_steps)
     told = submission.cotenant("capture", "--out", str(tmp_path / "my graph.onnx"), "--", "python", "train.py").err
-    for words in ("predict {} --device TYPE", "submit {} --steps N"):
+    for words in ("predict {} --device TYPE", f"submit {{}}{steps}"):
         assert f"`cotenant {words.format(shlex.quote(str(tmp_path / 'my graph.yaml')))}`" in told

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 from cotenant_profiler import bench, system_clock
 from cotenant_profiler import calibration as module
-from cotenant_profiler.anchor_pairs import FIRST_PAIR_MS, PairFindings, WindowAlone, planned_pairs
+from cotenant_profiler.anchor_pairs import FIRST_PAIR_MS, PairFindings, WindowAlone, measure_pairs, planned_pairs
 from cotenant_profiler.anchor_pairs import pairs_of as measured_pairs
 from cotenant_profiler.calibration import PARTS, CalibrationTimeError, calibrate
 from cotenant_profiler.errors import ForkRefusedError, OutOfMemoryError, WorkerError
@@ -206,6 +206,18 @@ def test_a_pair_during_which_the_device_changed_its_speed_is_not_believed(after_
         figures=({"step_ms_mean": 20.0}, {"step_ms_mean": 20.0}), references_ms=((10.0, 10.0), (10.0, after_ms))
     )
     assert bool(measured_pairs(loads, found)) is is_believed
+
+
+def test_a_window_alone_tells_the_cpu_time_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[PairFindings] = []
+
+    def measure(*words: Any, **named: Any) -> PairFindings:
+        found.append(measure_pairs(*words, **named))
+        return found[0]
+
+    monkeypatch.setattr(module, "measure_pairs", measure)
+    calibrated(Machine(seconds_of=QUICK), monkeypatch)
+    assert {each.processor_ms for each in found[0].alone} == {0.9 * 10.0}
 
 
 @pytest.mark.parametrize(("is_gpu", "head_start_ms"), [(False, 1.6), (True, 0.0)])

@@ -76,6 +76,10 @@ def test_a_head_start_is_the_middle_of_what_windows_with_a_wait_computed_beyond_
     assert PairFindings(alone=[*without, *waiting[:2]]).head_start(THIRD) == NO_HEAD_START, "two windows say nothing"
 
 
+def test_a_device_whose_memory_held_no_anchor_has_no_head_start() -> None:
+    assert PairFindings().head_start([]) == NO_HEAD_START
+
+
 def test_a_wait_that_costs_time_of_the_device_is_worth_nothing_and_never_less() -> None:
     waiting = [window(40.0, 12.0, processor_ms) for processor_ms in (10.0, 10.5, 11.0)]
     assert PairFindings(alone=waiting).head_start([measured("resnet", 10.0)]).device_ms == 0.0
