@@ -15,6 +15,7 @@ from cotenant.engines.records import EngineJob, EnginePhase, EngineState, Placem
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.features import fits_features
 from cotenant.engines.slurm.gres import Gres, read_gres
+from cotenant.engines.slurm.node_gpus import type_of
 from cotenant.engines.slurm.reading import SlurmReading
 from cotenant.v1 import scheduling_pb2
 from tests.support.cases import for_each
@@ -162,6 +163,7 @@ def test_a_job_is_kept_off_nodes_without_what_it_asks_for(changes: dict[str, Any
 def test_a_reservation_is_another_one_where_slurm_names_both() -> None:
     nodes = [node(name, "gpu:2", state=["IDLE", "RESERVED"], reservation=name) for name in ("course", "maint")]
     assert only(waiting(resv_name="course"), *nodes).excluded_node_ids == ("maint",)
+    assert only(waiting(resv_name="night,course"), *nodes).excluded_node_ids == ("maint",)
 
 
 @for_each("constraint", ["ampere*2&volta", "(a|b)&c", "a|b&c", "[a&b]", "a b", "&", "a" * 2_000])
@@ -189,6 +191,15 @@ def test_one_rule_for_gpus_of_several_types_is_refused_with_the_remedy() -> None
     state = read([node("y1", "gpu:a100:2,gpu:t4:1")])
     assert state.nodes == ()
     assert any("--gpu 'y1/t4=DEVICE:MEMORY'" in warning for warning in state.warnings)
+
+
+def test_one_gpu_each_of_two_types_that_are_numbers_are_told_apart() -> None:
+    rules = [read_device_rule(text) for text in ("x1/3090=RTX 3090:24GiB", "x1/4090=RTX 4090:24GiB")]
+    state = SlurmReading({"nodes": [node("x1", "gpu:3090:1,gpu:4090:1")]}, {"jobs": []}, rules).state()
+    assert [(type_of(gpu_id), gpu.device) for gpu_id, gpu in state.gpus.items()] == [
+        ("3090", "RTX 3090"),
+        ("4090", "RTX 4090"),
+    ]
 
 
 def test_an_order_for_one_of_several_types_names_its_type() -> None:
@@ -246,6 +257,15 @@ def test_a_newer_slurm_is_asked_for_its_nodes_by_the_command_that_lists_them() -
     assert state.nodes[0].is_usable
     engine.read()
     assert slurm.asked.count("sinfo") == 1
+
+
+def test_a_slurm_that_becomes_newer_while_the_bridge_runs_is_read_on() -> None:
+    older, newer = site([node("n1", "gpu:2")]), NewerSlurm()
+    newer.nodes = older.nodes
+    engine = SlurmEngine(older, RULES)
+    assert len(engine.read().gpus) == 2
+    older.query = newer.query  # type: ignore[method-assign]
+    assert len(engine.read().gpus) == 2
 
 
 def placed(number: int, gpu_id: str, **changes: Any) -> dict[str, Any]:
