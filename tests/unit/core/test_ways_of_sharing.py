@@ -175,6 +175,17 @@ def test_an_answer_that_was_asked_for_when_all_were_alike_frees_a_job_after_a_no
     assert play.engine.state.predictions.outstanding_pairs() == ()
 
 
+def test_no_job_waits_for_an_answer_about_a_way_of_which_all_is_known_again() -> None:
+    play = Play("horus", nodes=0)
+    play.tell(events.NodeJoined, node=shared_node(UNSTATED, "n0"))
+    ask(play, "a")
+    answer(play, ["a"], UNSTATED, 0.1)
+    play.tell(events.NodeJoined, node=shared_node(MPS, "n0"))
+    play.tell(events.NodeJoined, node=shared_node(UNSTATED, "n1"))
+    answer(play, ["a"], MPS, 0.1)
+    assert play.engine.state.predictions.outstanding_pairs() == ()
+
+
 def test_another_way_has_the_pairs_asked_about_anew_and_the_former_answers_wait_for_its_return() -> None:
     play = two_known_jobs(TURNS, 0.9)
     play.engine.state.predictions.observe_pair("a", "b", DEVICE, 0.8)
