@@ -12,6 +12,7 @@ import pytest
 from cotenant_agent.keeper import deadline_watch, shim
 from cotenant_agent.keeper.deadline_watch import Deadline, tell_deadline
 from cotenant_agent.keeper.shim_records import Records
+from cotenant_agent.leases import Lease
 
 DEADLINE_MS, GRACE_MS = 50_000, 20_000
 
@@ -129,6 +130,24 @@ def test_processes_that_stood_still_on_a_machine_that_did_not_sleep_are_ended(
     set_clocks(monkeypatch, DEADLINE_MS + 60_000, slept_ms=0)
     shared_sleep._look_for_stop(DEADLINE_MS + 60_000)
     assert (shared_sleep._cause, shared_sleep._kill_at_ms) == ("fenced", DEADLINE_MS + GRACE_MS)
+
+
+@pytest.mark.parametrize(("awake", "words"), [({"deadline_awake_ms": 40_000}, b"70000 60000\n"), ({}, b"70000 0\n")])
+def test_what_ends_the_namespace_leaves_the_grace_by_either_clock(
+    supervisor: shim.AttemptSupervisor, tmp_path: Path, awake: dict[str, int], words: bytes
+) -> None:
+    (tmp_path / "lease.json").write_text(json.dumps({"deadline_boot_ms": DEADLINE_MS, "grace_ms": GRACE_MS, **awake}))
+    told, supervisor._lifeline = os.pipe()
+    supervisor._read_lease()
+    assert os.read(told, 100) == words
+    os.close(told)
+    os.close(supervisor._lifeline)
+
+
+@pytest.mark.parametrize(("stored", "prolongs"), [(None, True), (9, True), (10, False), (11, False)])
+def test_a_lease_is_never_shortened(stored: int | None, prolongs: bool) -> None:
+    record = None if stored is None else Lease(deadline_boot_ms=stored, grace_ms=1).record("i")
+    assert Lease(deadline_boot_ms=10, grace_ms=1).prolongs(record) is prolongs
 
 
 @pytest.mark.parametrize(("slept_ms", "ends"), [(300_000, False), (0, True)])

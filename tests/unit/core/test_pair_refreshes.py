@@ -10,8 +10,8 @@ import pytest
 
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core import commands, events
-from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.cluster_view.shared_ways import place_name
+from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.predictions.pair_refreshes import changed_pairs
 from scheduler_service.core.predictions.stored_predictions import PairRefresh
 from scheduler_service.core.records import Share
@@ -81,7 +81,9 @@ def test_one_question_is_asked_at_a_time_and_not_faster_than_the_interval(play: 
     assert refreshes(progress(play, "a", 900))
 
 
-def test_an_answer_ends_the_question_that_was_asked_where_the_way_of_sharing_was_once_one_of_several(play: Play) -> None:
+def test_an_answer_ends_the_question_that_was_asked_where_the_way_of_sharing_was_once_one_of_several(
+    play: Play,
+) -> None:
     predictions = play.engine.state.predictions
     predictions.refreshes[place_name(DEVICE, DeviceSharing.MPS)] = PairRefresh()
     assert refreshes(progress(play, "a", 200))
