@@ -90,7 +90,7 @@ def set_clocks(monkeypatch: pytest.MonkeyPatch, boot_ms: int, *, slept_ms: int) 
     """Let the clock that stands still in sleep lie so far behind that of the boot."""
     for module in (shim, deadline_watch):
         monkeypatch.setattr(module, "boot_ms", lambda: boot_ms)
-    monkeypatch.setattr(deadline_watch, "awake_ms", lambda: boot_ms - slept_ms)
+        monkeypatch.setattr(module, "awake_ms", lambda: boot_ms - slept_ms)
 
 
 @pytest.fixture
@@ -121,6 +121,19 @@ def test_a_stop_does_not_outlive_a_lease_that_slept_and_its_grace(
         set_clocks(monkeypatch, now_ms, slept_ms=300_000)
         found.append(shared_sleep._has_outlived_its_lease(now_ms))
     assert found == [False, True]
+
+
+def test_ranks_are_not_silent_while_their_machine_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ended_parts.json").write_text(json.dumps({"parts": 1}))
+    spec = {"log_limit_bytes": 4096, "environment": {}, "is_part": True, "ranks_silent_ms": 60_000}
+    supervisor = shim.AttemptSupervisor(spec, Records())
+    causes = []
+    for boot_ms, slept_ms in ((1_000, 0), (301_000, 290_000), (351_001, 290_000)):
+        set_clocks(monkeypatch, boot_ms, slept_ms=slept_ms)
+        supervisor._look_for_silent_ranks(boot_ms)
+        causes.append(supervisor._cause)
+    assert causes == ["", "", "ranks_silent"]
 
 
 def test_processes_that_stood_still_on_a_machine_that_did_not_sleep_are_ended(
