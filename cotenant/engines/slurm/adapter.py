@@ -41,8 +41,8 @@ class SlurmEngine:
     def read(self) -> EngineState:
         """Return the cluster as it is now."""
         # At the same time: each spends most of it in starting.
-        with ThreadPoolExecutor(1) as beside:
-            nodes = beside.submit(self._read_nodes)
+        with ThreadPoolExecutor(1) as reader:
+            nodes = reader.submit(self._read_nodes)
             jobs = self._commands.query(_JOBS)
             return SlurmReading(nodes.result(), jobs, self._devices).state()
 
