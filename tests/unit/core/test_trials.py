@@ -249,8 +249,10 @@ def test_a_trial_that_broke_with_mps_is_known_of_that_way_where_others_of_the_ty
     for _ in range(WINDOWS_TO_PASS):
         play.window("b", 300)
     assert play.engine.state.jobs["b"].reason.code == "TRIAL_BROKEN"
-    keys = [play.engine.state.jobs[name].request.key for name in "ba"]
-    known = {way: play.engine.state.predictions.pair(*keys, place_name(gpu().device, way)) for way in DeviceSharing}
+    key, other = (play.engine.state.jobs[name].request.key for name in "ba")
+    known = {
+        way: play.engine.state.predictions.pair(key, other, place_name(gpu().device, way)) for way in DeviceSharing
+    }
     assert [way for way, one in known.items() if one is not None] == [DeviceSharing.MPS]
     assert [place for *_, place in play.engine.state.predictions._broken_trials] == [
         place_name(gpu().device, DeviceSharing.MPS)

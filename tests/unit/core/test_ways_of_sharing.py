@@ -164,7 +164,7 @@ def test_a_window_of_two_jobs_with_mps_is_kept_of_that_way_and_told_of_it() -> N
     name_neighbours(state, state.jobs[first], candidates)
     assert [one.caused_slowdown_ratio for one in candidates[0].co_located_jobs] == [0.1]
     for name in (first, second):
-        shape = {"gpus": 1, "micro_batch_size": state.jobs[name].shape.micro_batch_size}
+        shape: dict[str, Any] = {"gpus": 1, "micro_batch_size": state.jobs[name].shape.micro_batch_size}
         state.predictions.observe_solo(name, DEVICE, steps=100, window_ms=10_000, **shape)
         play.report(events.JobStarted, name)
     for steps_done in (10, 20):  # the first window warms up
