@@ -73,6 +73,9 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
             f"{command[0]} is not installed here, or may not be run",
             remedy="run this on a machine with Slurm's client commands and slurm.conf",
         ) from error
+    except OSError as error:
+        remedy = "see what processes and memory this machine has left (ulimit -a), and that this is a program for it"
+        raise EngineUnreachableError(f"{command[0]} could not be started: {error}", remedy=remedy) from error
     except subprocess.TimeoutExpired as error:
         raise EngineUnreachableError(
             f"{command[0]} did not answer within {TIMEOUT_S:g} s", remedy=_SEE_SLURMCTLD
