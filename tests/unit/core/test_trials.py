@@ -36,13 +36,8 @@ class TrialPlay(Play):
     def _no_pairs(self, order: commands.Command) -> list[commands.Command]:
         if not isinstance(order, commands.RequestPairPredictions):
             return []
-        return self.tell(
-            events.PairPredictionsFailed,
-            device=order.device,
-            sharing=order.sharing,
-            keys=order.new_keys,
-            code="DOWN",
-        )
+        asked: dict[str, Any] = {"device": order.device, "sharing": order.sharing, "keys": order.new_keys}
+        return self.tell(events.PairPredictionsFailed, code="DOWN", **asked)
 
     def window(self, job_id: str, step_ms: int = 100, *, peak: float = 1.0, **values: Any) -> list[commands.Command]:
         """Report one window at a step time."""
