@@ -85,7 +85,7 @@ class Bridge:
         asked = [job for job in state.jobs if job.tag is not None and job.phase in self._phases()]
         notes = [(job, f"cotenant: waits: {job.obstacle}") for job in asked if self._is_stuck(job)]
         waiting = [job for job in asked if not self._is_stuck(job)]
-        waiting = _of_this_round(waiting, sum(max(gpu.slots, 1) for gpu in state.gpus.values()))
+        waiting = _of_this_round(waiting, sum(max(gpu.slots, 1) for gpu in state.gpus.values()) or 1)
         if waiting and not any(node.gpus and node.is_usable for node in state.nodes):
             report.lines.append(f"warning: {_NO_GPU}")
             notes += [(job, f"cotenant: waits: {_NO_GPU}{_complaints(job)} [NO_GPU]") for job in waiting]
@@ -185,7 +185,7 @@ def _of_this_round(waiting: Iterable[EngineJob], parts: int) -> list[EngineJob]:
 
     Args:
         waiting: Those beyond the bound come in a later round.
-        parts: Of GPUs that the engine has: of one array no more tasks than these are looked at.
+        parts: Of GPUs that the engine has, at least 1: of one array no more tasks than these are looked at.
     """
     of_array, of_group = Counter[str](), Counter[tuple[str, tuple[str, ...]]]()
     ranked: list[tuple[int, EngineJob]] = []

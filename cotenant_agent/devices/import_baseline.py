@@ -16,6 +16,7 @@ from cotenant_agent.errors import DeviceError
 from cotenant_agent.storage.durable_files import read_integer, read_json, read_text, write_json
 
 _TIMEOUT_S: Final = 120
+_SAID_CHARACTERS_MAX: Final = 300
 _MEASURE: Final = """
 import importlib.util, os, sys
 child = os.fork()
@@ -83,5 +84,11 @@ def _run(executable: str, program: str) -> str:
         return subprocess.run(
             [executable, "-c", program], check=True, capture_output=True, text=True, timeout=_TIMEOUT_S
         ).stdout
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip().rpartition("\n")[2][:_SAID_CHARACTERS_MAX] or f"exit status {error.returncode}"
+        raise DeviceError(
+            f"cannot measure the import baseline with {executable}: {said}; see that `import torch` works there, or "
+            "that there is none"
+        ) from error
     except (OSError, subprocess.SubprocessError) as error:
         raise DeviceError(f"cannot measure the import baseline with {executable}: {error}") from error

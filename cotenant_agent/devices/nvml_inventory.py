@@ -67,7 +67,7 @@ class NvmlInventory:
 
     Raises:
         DriverMissingError: There is no driver.
-        DeviceError: It does not count its GPUs, or has one of the visible ones not.
+        DeviceError: It does not work or count its GPUs, or has one of the visible ones not.
     """
 
     def __init__(self, *, visible: str | None = None) -> None:
@@ -333,6 +333,8 @@ def _ask(question: Callable[[], Value]) -> Value | None:
 def _driver_errors(purpose: str, error_class: type[DeviceError]) -> Iterator[None]:
     try:
         yield
+    except pynvml.NVMLError_LibRmVersionMismatch as error:
+        # It is here: who looks for a missing one is told to install it.
+        raise DeviceError(f"cannot {purpose}: {error}; {_DRIVER_CHANGED}") from error
     except pynvml.NVMLError as error:
-        is_changed = isinstance(error, pynvml.NVMLError_LibRmVersionMismatch)
-        raise error_class(f"cannot {purpose}: {error}" + (f"; {_DRIVER_CHANGED}" if is_changed else "")) from error
+        raise error_class(f"cannot {purpose}: {error}") from error

@@ -128,7 +128,7 @@ class RankSilence:
         Args:
             ends: Of their gang on this node.
             signs: Is another value after every output and every step.
-            now_ms: Milliseconds since boot.
+            now_ms: By a clock that stands still while the machine sleeps, as the ranks do.
             ended_parts: How many parts of their gang have ended with success on other nodes.
         """
         seen = (ends.seen, ended_parts, signs)

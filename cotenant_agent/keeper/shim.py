@@ -35,7 +35,7 @@ from cotenant_agent.keeper.rank_ends import SILENT_RANKS, RankEnds, RankSilence,
 from cotenant_agent.keeper.rotating_log import RotatingLog, copy_output, drain_output
 from cotenant_agent.keeper.shim_records import Records, changed_ns, read_counter, read_number, take_records
 from cotenant_agent.keeper.start_barrier import StartBarriers
-from cotenant_agent.system_clock import boot_ms
+from cotenant_agent.system_clock import awake_ms, boot_ms
 
 _TICK_MS = 100
 _AWAITED_TICK_MS = 20
@@ -272,7 +272,7 @@ class AttemptSupervisor:
         # The agent notes there how far the job is.
         signs = (self._outputs, changed_ns("observed.json"))
         if self._kill_at_ms is None and self._silence.is_over(
-            self._ends, signs, now_ms, ended_parts=self._ended_parts()
+            self._ends, signs, awake_ms(), ended_parts=self._ended_parts()
         ):
             self._begin_stop(SILENT_RANKS, now_ms + lost_grace_ms(read_number(self._spec, "stop_grace_ms")))
 

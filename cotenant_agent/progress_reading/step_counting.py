@@ -112,11 +112,6 @@ class _Bar:
         is_from_beginning = self.first in (0, 1, distance - 1, distance)
         return is_from_beginning and abs(self.first + (self.values - 1) * distance - self.peak) <= 1
 
-    def distance_of_passes(self) -> int:
-        """The distance of all numbers of the present pass, if it is no first one: what the pass adds is no distance."""
-        is_even = self.values > 1 and self.first + (self.values - 1) * self.distance == self.peak
-        return self.distance if self.passes > 1 and is_even else 0
-
     def may_be_sizes(self) -> bool:
         """Whether it shows powers of two, as the sizes of batches that a search tries: `batch 32`, then `batch 64`."""
         are_powers = all(number >= _SIZE_MIN and number & (number - 1) == 0 for number in (self.first, self.peak))
@@ -237,8 +232,7 @@ class StepCounter:
         from_zero = int(bar.first == 0 and bar.values > 1)
         if total:
             return max(self.interval, from_zero)
-        of_passes = bar.distance_of_passes() if self.accumulation.batches == 1 else 0
-        return max(of_passes or self.interval or self._distance_by_clock(), from_zero) * bar.passes
+        return max(self.interval or self._distance_by_clock(), from_zero) * bar.passes
 
     def _counts(self, label: str, total: int, bar: _Bar) -> bool:
         if label.startswith(LOOP_MARK):
@@ -284,11 +278,13 @@ class StepCounter:
         self._bars[key] = bar
         if len(self._bars) > _BARS_MAX:
             del self._bars[next(iter(self._bars))]
+        passes = bar.passes
         bar.take(printed)
         if not self._counts(printed.label, printed.total, bar):
             return False
         steps, before = self._steps_of(key, bar), self.steps
-        if steps > before:
+        # What a new pass adds at once is no distance between two numbers.
+        if steps > before and bar.passes == passes:
             self._growths = (*self._growths[1:], steps - before)
         self.steps = min(max(before, steps), STEPS_LIMIT - 1)
         return steps >= before

@@ -136,6 +136,8 @@ def test_what_started_processes_hold_alike_counts_once(tmp_path: Path) -> None:
         beyond_bytes = processes.usage(tree, common_bytes=alike_bytes).resident_bytes - alike_bytes
         assert 15 << 20 < beyond_bytes < 24 << 20
         assert processes.usage(tree).resident_bytes > 3 * 64 << 20
+        assert processes.usage(tree, common_bytes=1 << 40) == processes.usage(tree, common_bytes=1 << 50)
+        assert processes.usage(tree, common_bytes=1 << 40).resident_bytes > 64 << 20
         assert processes.local_ranks(tree) == ((tree[1],), (tree[2],))
         assert processes.local_ranks([leader.pid]) == ()
     finally:

@@ -41,8 +41,8 @@ class SlurmEngine:
     def read(self) -> EngineState:
         """Return the cluster as it is now."""
         # At the same time: each spends most of it in starting.
-        with ThreadPoolExecutor(2) as both:
-            nodes = both.submit(self._read_nodes)
+        with ThreadPoolExecutor(1) as reader:
+            nodes = reader.submit(self._read_nodes)
             jobs = self._commands.query(_JOBS)
             return SlurmReading(nodes.result(), jobs, self._devices).state()
 
@@ -51,7 +51,8 @@ class SlurmEngine:
         for command in self._node_commands:
             document = self._commands.query(command)
             if "nodes" in document:
-                self._node_commands = (command,)
+                # The other one stays: Slurm may become newer while this runs.
+                self._node_commands = (command, *(one for one in self._node_commands if one != command))
                 return document
         raise EngineUnreachableError(f"{' '.join(command)} lists no nodes", remedy="Slurm 21.08 or newer is needed")
 

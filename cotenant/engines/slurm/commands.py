@@ -55,11 +55,12 @@ class InstalledCommands:
     def order(self, command: Sequence[str]) -> None:
         """Run a command that changes something."""
         done = _run(command)
-        if any(sign in _shown(done.stderr).lower() for sign in _SILENCE if done.returncode != 0):
-            raise EngineUnreachableError(f"{command[0]}: {_shown(done.stderr)}", remedy=_SEE_SLURMCTLD)
         if done.returncode != 0:
+            told = f"{command[0]}: {_shown(done.stderr)}"
+            if any(sign in told.lower() for sign in _SILENCE):
+                raise EngineUnreachableError(told, remedy=_SEE_SLURMCTLD)
             raise EngineRefusedError(
-                f"{command[0]}: {_shown(done.stderr)}",
+                told,
                 remedy="see that slurmctld runs, what squeue says of the job, and that this account is an operator",
             )
 
@@ -72,6 +73,9 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
             f"{command[0]} is not installed here, or may not be run",
             remedy="run this on a machine with Slurm's client commands and slurm.conf",
         ) from error
+    except OSError as error:
+        remedy = "see what processes and memory this machine has left (ulimit -a), and that this is a program for it"
+        raise EngineUnreachableError(f"{command[0]} could not be started: {error}", remedy=remedy) from error
     except subprocess.TimeoutExpired as error:
         raise EngineUnreachableError(
             f"{command[0]} did not answer within {TIMEOUT_S:g} s", remedy=_SEE_SLURMCTLD

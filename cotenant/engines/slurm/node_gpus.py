@@ -22,7 +22,9 @@ def read_gpus(
     """
     gpus = [entry for entry in entries if entry.kind == "gpu" and entry.count]
     shards = {entry.type_name: entry.count for entry in entries if entry.kind == "shard"}
-    is_typed = all(entry.count == 1 and entry.type_name for entry in gpus)
+    # A number alone as the name would be read as an index: where it is not the only GPU, its index stands behind it.
+    is_named = len(gpus) == 1 or not any(entry.type_name.isdigit() for entry in gpus)
+    is_typed = is_named and all(entry.count == 1 and entry.type_name for entry in gpus)
     is_mixed = not is_typed and len({entry.type_name for entry in gpus}) > 1
     index, left_out = 0, dict[str, None]()
     for entry in gpus:

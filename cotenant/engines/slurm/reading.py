@@ -227,7 +227,7 @@ def _is_fit(node: Mapping[str, Any], constraint: str, reservation: str, kinds: I
     has = {kind for one in read_gres(text_of(node, "gres")) for kind in (f"{one.kind}:", f"{one.kind}:{one.type_name}")}
     is_reserved = "RESERVED" in words_of(node, "state") | words_of(node, "state_flags")
     # Which reservation it is only newer versions say.
-    is_open = is_reserved == bool(reservation) and text_of(node, "reservation") in ("", reservation)
+    is_open = is_reserved == bool(reservation) and text_of(node, "reservation") in ("", *reservation.split(","))
     return is_open and has.issuperset(kinds) and fits_features(constraint, features)
 
 

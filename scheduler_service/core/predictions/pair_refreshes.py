@@ -59,7 +59,8 @@ def pairs_refreshed(state: ClusterState, event: PairsRefreshed, step: EventEffec
     """Take the answer in; one that failed leaves everything as stale as it was."""
     predictions = state.predictions
     place = place_name(event.device, event.sharing)
-    name = place if place in predictions.refreshes else event.device
+    # It was asked by the name of the type where all of its GPUs were shared alike then.
+    name = place if predictions.refreshes.get(place, PairRefresh()).is_asked else event.device
     refresh = predictions.refreshes.get(name, PairRefresh())
     is_stale = refresh.is_stale or bool(event.code)
     predictions.refreshes[name] = replace(refresh, is_asked=False, is_stale=is_stale)

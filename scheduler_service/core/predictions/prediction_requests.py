@@ -93,6 +93,8 @@ def ask_about_sharing(state: ClusterState, before: Mapping[str, object], step: E
         return
     for key in state.living_keys:
         state.predictions.changes.note(key)
+    for device in changed:
+        state.predictions.forget_questions(device)
     present = {entry.gpu.device for entry in state.gpus.values()}
     for place in (place for name in changed if name in present for place in state.predictions.places(name)):
         sharing = sorted(key for key, use in state.living_keys.items() if _may_meet(state, key, use, place))

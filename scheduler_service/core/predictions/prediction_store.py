@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.cluster_view.interference_curves import INTERVAL_MS, InterferenceCurve, fit_curve
-from scheduler_service.core.cluster_view.shared_ways import place_name
+from scheduler_service.core.cluster_view.shared_ways import device_of, place_name
 from scheduler_service.core.predictions.larger_peaks import LargerPeaks
 from scheduler_service.core.predictions.measured_alone import MeasuredAlone, with_measured
 from scheduler_service.core.predictions.measured_averages import SoloStep
@@ -190,11 +190,13 @@ class PredictionStore(PairStore):
 
     def answer_pairs(self, key: str, device: str, sharing: DeviceSharing) -> None:
         """Note that the question about the pairs of a key was answered, well or badly."""
-        place = place_name(device, sharing)
-        self._outstanding_pairs.pop((key, place), None)
-        if device not in self.places(device) or len(self.places(device)) == 1:
-            # It was asked by the name of the type, when all of its GPUs were shared alike.
-            self._outstanding_pairs.pop((key, device), None)
+        name = place_name(device, sharing) if device in self._mixed else device
+        self._outstanding_pairs.pop((key, name), None)
+
+    def forget_questions(self, device: str) -> None:
+        """Await no answer any more about pairs on a device type: it is shared in other ways now."""
+        for question in [question for question in self._outstanding_pairs if device_of(question[1]) == device]:
+            del self._outstanding_pairs[question]
 
     def observe_solo(
         self,

@@ -52,6 +52,16 @@ def test_a_framework_that_pages_in_at_its_end_has_a_higher_baseline_of_ended_pro
     assert found.ended_bytes - found.resident_bytes > 0.9 * PAGED_IN_BYTES
 
 
+def test_a_framework_that_cannot_be_imported_is_told_by_its_own_words_and_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open')")
+    with pytest.raises(DeviceError) as caught:
+        measure_baseline(tmp_path, str(write_interpreter(tmp_path)))
+    assert str(caught.value).endswith(
+        "ImportError: libcudart.so.13: cannot open; see that `import torch` works there, or that there is none"
+    )
+    assert "os.fork" not in str(caught.value)
+
+
 def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="nowhere"):
         measure_baseline(tmp_path, "/nowhere/python")

@@ -371,6 +371,7 @@ RICH = "Epoch 2/2  \x1b[35m━━━━━━━━━━━━━\x1b[0m 100/10
         ("validation after epoch 3/3\n", 3, 0),
         ("[GPU0] Epoch 0 | Steps: 20\n[GPU0] Epoch 1 | Batchsize: 12 | Steps: 20\n", 40, 40),
         ("[GPU0] Epoch 0 | Steps: 20\n[GPU0] Epoch 1 | Batchsize: 12 | Steps: 20\n", 60, 0),
+        ("[GPU0] Epoch 0 | Steps: 20\n[GPU0] Epoch 1 | Batchsize: 12 | Steps: 20\n", 2, 2),
         ("Episode 240\treward 1\nEpisode 250\treward 2\n", 250, 250),
         ("Episode 240\treward 1\nEpisode 250\treward 2\n", 0, 0),  # how many updates one has is not printed
         ("training \x1b[32m━━━━━━━━\x1b[0m 500/500 0:00:00\n", 0, 500),

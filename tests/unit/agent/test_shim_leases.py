@@ -12,6 +12,7 @@ import pytest
 from cotenant_agent.keeper import deadline_watch, shim
 from cotenant_agent.keeper.deadline_watch import Deadline, tell_deadline
 from cotenant_agent.keeper.shim_records import Records
+from cotenant_agent.leases import Lease
 
 DEADLINE_MS, GRACE_MS = 50_000, 20_000
 
@@ -89,7 +90,7 @@ def set_clocks(monkeypatch: pytest.MonkeyPatch, boot_ms: int, *, slept_ms: int) 
     """Let the clock that stands still in sleep lie so far behind that of the boot."""
     for module in (shim, deadline_watch):
         monkeypatch.setattr(module, "boot_ms", lambda: boot_ms)
-    monkeypatch.setattr(deadline_watch, "awake_ms", lambda: boot_ms - slept_ms)
+        monkeypatch.setattr(module, "awake_ms", lambda: boot_ms - slept_ms)
 
 
 @pytest.fixture
@@ -122,6 +123,19 @@ def test_a_stop_does_not_outlive_a_lease_that_slept_and_its_grace(
     assert found == [False, True]
 
 
+def test_ranks_are_not_silent_while_their_machine_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ended_parts.json").write_text(json.dumps({"parts": 1}))
+    spec = {"log_limit_bytes": 4096, "environment": {}, "is_part": True, "ranks_silent_ms": 60_000}
+    supervisor = shim.AttemptSupervisor(spec, Records())
+    causes = []
+    for boot_ms, slept_ms in ((1_000, 0), (301_000, 290_000), (351_001, 290_000)):
+        set_clocks(monkeypatch, boot_ms, slept_ms=slept_ms)
+        supervisor._look_for_silent_ranks(boot_ms)
+        causes.append(supervisor._cause)
+    assert causes == ["", "", "ranks_silent"]
+
+
 def test_processes_that_stood_still_on_a_machine_that_did_not_sleep_are_ended(
     shared_sleep: shim.AttemptSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +143,24 @@ def test_processes_that_stood_still_on_a_machine_that_did_not_sleep_are_ended(
     set_clocks(monkeypatch, DEADLINE_MS + 60_000, slept_ms=0)
     shared_sleep._look_for_stop(DEADLINE_MS + 60_000)
     assert (shared_sleep._cause, shared_sleep._kill_at_ms) == ("fenced", DEADLINE_MS + GRACE_MS)
+
+
+@pytest.mark.parametrize(("awake", "words"), [({"deadline_awake_ms": 40_000}, b"70000 60000\n"), ({}, b"70000 0\n")])
+def test_what_ends_the_namespace_leaves_the_grace_by_either_clock(
+    supervisor: shim.AttemptSupervisor, tmp_path: Path, awake: dict[str, int], words: bytes
+) -> None:
+    (tmp_path / "lease.json").write_text(json.dumps({"deadline_boot_ms": DEADLINE_MS, "grace_ms": GRACE_MS, **awake}))
+    told, supervisor._lifeline = os.pipe()
+    supervisor._read_lease()
+    assert os.read(told, 100) == words
+    os.close(told)
+    os.close(supervisor._lifeline)
+
+
+@pytest.mark.parametrize(("stored", "prolongs"), [(None, True), (9, True), (10, False), (11, False)])
+def test_a_lease_is_never_shortened(stored: int | None, prolongs: bool) -> None:
+    record = None if stored is None else Lease(deadline_boot_ms=stored, grace_ms=1).record("i")
+    assert Lease(deadline_boot_ms=10, grace_ms=1).prolongs(record) is prolongs
 
 
 @pytest.mark.parametrize(("slept_ms", "ends"), [(300_000, False), (0, True)])

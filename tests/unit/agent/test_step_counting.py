@@ -170,6 +170,7 @@ def test_the_distance_of_printed_numbers_is_known_where_it_is_regular(steps: tup
         (numbers(10, 20, 30, 40), 10), (numbers(10, 20, 30, 40, 49), 0),
         (bars(37, 44, 53, 59), 0), (numbers(1, 2, 3), 1),
         (numbers(0, 10, 20) * 2, 20), (numbers(0, 10, 20, 30) * 4, 40), (numbers(10, 20, 30) * 2, 20),
+        (numbers(10, 20, 23) * 4, 0), (numbers(37, 81, 122, 165) + numbers(30, 80, 120, 170), 100),
     ],
 )  # fmt: skip
 def test_what_is_printed_by_the_clock_may_have_done_as_much_again_behind_its_last_line(

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core import commands, events
+from scheduler_service.core.cluster_view.shared_ways import place_name
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.predictions.pair_refreshes import changed_pairs
+from scheduler_service.core.predictions.stored_predictions import PairRefresh
 from scheduler_service.core.records import Share
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
@@ -76,6 +79,17 @@ def test_one_question_is_asked_at_a_time_and_not_faster_than_the_interval(play: 
     play.tell(events.PairsRefreshed, device=DEVICE, after_ms=0)
     assert not refreshes(progress(play, "a", 400)), "the interval is not over"
     assert refreshes(progress(play, "a", 900))
+
+
+def test_an_answer_ends_the_question_that_was_asked_where_the_way_of_sharing_was_once_one_of_several(
+    play: Play,
+) -> None:
+    predictions = play.engine.state.predictions
+    predictions.refreshes[place_name(DEVICE, DeviceSharing.MPS)] = PairRefresh()
+    assert refreshes(progress(play, "a", 200))
+    play.tell(events.PairsRefreshed, device=DEVICE, sharing=DeviceSharing.MPS)
+    assert not any(one.is_asked for one in predictions.refreshes.values())
+    assert refreshes(progress(play, "a", 900) + play.tell(events.TimerFired, after_ms=REFRESH_MS))
 
 
 def test_what_moves_by_nothing_asks_nothing(play: Play) -> None:

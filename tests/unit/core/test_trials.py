@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core import commands, events
+from scheduler_service.core.cluster_view.shared_ways import place_name
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.lifecycle.trial_start import BROKEN_TRIALS_MAX, TRIAL_MS
 from scheduler_service.core.records import Level, Phase, Share
 from scheduler_service.core.trial_sharing.trials import REMEMBERED_MS, WINDOWS_TO_PASS
 from scheduler_service.policy_registry import make_policy
 from tests.support.engine_play import Play
-from tests.support.scheduling import GIB, explained, pair, prediction
+from tests.support.scheduling import GIB, explained, gpu, node, pair, prediction
 
 WINDOW_MS = 2_000
 DAY_MS = 86_400_000
@@ -34,7 +36,8 @@ class TrialPlay(Play):
     def _no_pairs(self, order: commands.Command) -> list[commands.Command]:
         if not isinstance(order, commands.RequestPairPredictions):
             return []
-        return self.tell(events.PairPredictionsFailed, device=order.device, keys=order.new_keys, code="DOWN")
+        asked: dict[str, Any] = {"device": order.device, "sharing": order.sharing, "keys": order.new_keys}
+        return self.tell(events.PairPredictionsFailed, code="DOWN", **asked)
 
     def window(self, job_id: str, step_ms: int = 100, *, peak: float = 1.0, **values: Any) -> list[commands.Command]:
         """Report one window at a step time."""
@@ -63,9 +66,9 @@ class TrialPlay(Play):
         return self.report(events.JobStopped, job_id, exit_class="stopped", checkpoint_step=10)
 
 
-def on_trial(**options: Any) -> TrialPlay:
+def on_trial(play: TrialPlay | None = None, **options: Any) -> TrialPlay:
     """Two jobs on one GPU, the second one on trial; `b` was measured alone on another GPU that has gone bad."""
-    play = TrialPlay(gpus=2, **options)
+    play = play or TrialPlay(gpus=2, **options)
     for job_id in "ab":
         play.unsure(job_id, max_slowdown_ratio=0.5)
         play.measured_alone(job_id)
@@ -229,6 +232,26 @@ def test_while_it_lasts_a_trial_says_until_when_and_what_is_allowed() -> None:
     assert reason.code == "ON_TRIAL"
     assert reason.numbers["until_at_ms"] == play.engine.state.jobs["b"].times.started_at_ms + TRIAL_MS
     assert reason.numbers["max_slowdown_ratio"] == 0.5
+
+
+def test_a_trial_that_broke_with_mps_is_known_of_that_way_where_others_of_the_type_take_turns() -> None:
+    play = TrialPlay(nodes=0)
+    pair_of_gpus = [gpu(f"n0.{index}", index=index, sharing=DeviceSharing.MPS) for index in range(2)]
+    play.tell(events.NodeJoined, node=node("n0", pair_of_gpus))
+    play.tell(events.NodeJoined, node=node("n9", [gpu("n9.0", sharing=DeviceSharing.TIME_SLICING, healthy=False)]))
+    on_trial(play)
+    play.window("b", 100)
+    for _ in range(WINDOWS_TO_PASS):
+        play.window("b", 300)
+    assert play.engine.state.jobs["b"].reason.code == "TRIAL_BROKEN"
+    key, other = (play.engine.state.jobs[name].request.key for name in "ba")
+    known = {
+        way: play.engine.state.predictions.pair(key, other, place_name(gpu().device, way)) for way in DeviceSharing
+    }
+    assert [way for way, one in known.items() if one is not None] == [DeviceSharing.MPS]
+    assert [place for *_, place in play.engine.state.predictions._broken_trials] == [
+        place_name(gpu().device, DeviceSharing.MPS)
+    ]
 
 
 @pytest.mark.parametrize("victim", ["a", "b"])

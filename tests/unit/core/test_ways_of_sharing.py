@@ -7,16 +7,20 @@ from typing import Any
 import pytest
 
 from cotenant.device_sharing import DeviceSharing
+from cotenant.v1 import scheduling_pb2
 from scheduler_service.core import events
 from scheduler_service.core.cluster_view.capacity import Resident
-from scheduler_service.core.cluster_view.shared_ways import place_of
+from scheduler_service.core.cluster_view.shared_ways import place_name, place_of
 from scheduler_service.core.commands import Command, RefreshPairs, RequestPairPredictions
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.engine_snapshot import decode_state, freeze_state
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Level, Node, Share
+from scheduler_service.core.sharing.colocation_slowdown import takes_turns
 from scheduler_service.core.sharing.sharing_consent import sharing_obstacle
+from scheduler_service.core.trial_sharing.first_measurement_rules import _known_break
+from scheduler_service.grpc_api.jobs.translate_jobs import job_message, name_neighbours
 from scheduler_service.policy_registry import POLICIES, make_policy
 from tests.support.engine_play import Play
 from tests.support.scheduling import all_pairs, gpu, job, memory, node, pair, pending, prediction, running, store, view
@@ -150,6 +154,51 @@ def test_what_is_measured_where_jobs_take_turns_says_nothing_of_the_gpus_with_mp
     ]
 
 
+def test_a_window_of_two_jobs_with_mps_is_kept_of_that_way_and_told_of_it() -> None:
+    play = shared_both_ways("horus", "abc")
+    state = play.engine.state
+    first, second = sorted(state.gpus["n1.0"].job_ids)
+    shown = job_message(state, state.jobs[first]).co_located_jobs
+    assert [one.predicted_slowdown_ratio for one in shown] == [0.1]
+    candidates = [scheduling_pb2.Candidate(gpu_id="n1.0")]
+    name_neighbours(state, state.jobs[first], candidates)
+    assert [one.caused_slowdown_ratio for one in candidates[0].co_located_jobs] == [0.1]
+    for name in (first, second):
+        shape: dict[str, Any] = {"gpus": 1, "micro_batch_size": state.jobs[name].shape.micro_batch_size}
+        state.predictions.observe_solo(name, DEVICE, steps=100, window_ms=10_000, **shape)
+        play.report(events.JobStarted, name)
+    for steps_done in (10, 20):  # the first window warms up
+        play.report(
+            events.JobProgressed, first, after_ms=20_000, steps_done=steps_done, window_steps=10, window_ms=2_000
+        )
+    seen = {way: state.predictions.pair(first, second, place_name(DEVICE, way)) for way in DeviceSharing}
+    assert {way: one and (one.slowdown_ratio, one.level) for way, one in seen.items()} == {
+        UNSTATED: None,
+        TURNS: (5.0, Level.GRAPH),
+        MPS: (1.0, Level.OBSERVED),
+    }
+    assert [*state.predictions.refreshes] == [place_name(DEVICE, MPS)]
+    assert [*state.predictions.sound_pairs(DEVICE)] == [(first, second, 1.0)]
+
+
+@pytest.mark.parametrize(("way", "is_known"), [(TURNS, False), (MPS, True)])
+def test_who_was_measured_to_lose_too_much_with_mps_may_be_tried_in_turns(
+    way: DeviceSharing, *, is_known: bool
+) -> None:
+    known = shared_both_ways("fifo").engine.state.predictions
+    known.observe_pair("a", "b", place_name(DEVICE, MPS), 3.0)
+    one, other = (
+        Resident(request=job(key, key=key, max_slowdown_ratio=0.5), micro_batch_size=8, memory_reserved_bytes=0)
+        for key in "ab"
+    )
+    assert (_known_break(one, other, gpu(sharing=way), known) is not None) is is_known
+
+
+def test_jobs_wait_for_each_other_but_on_those_of_the_gpus_that_have_mps() -> None:
+    known = shared_both_ways("fifo").engine.state.predictions
+    assert [takes_turns(gpu(sharing=way), known) for way in DeviceSharing] == [True, True, False]
+
+
 @pytest.mark.parametrize("order", [(TURNS, MPS), (MPS, TURNS)])
 def test_a_job_waits_for_the_answer_about_every_way_even_a_failed_one(order: tuple[DeviceSharing, ...]) -> None:
     play = Play("horus", nodes=0)
@@ -172,6 +221,17 @@ def test_an_answer_that_was_asked_for_when_all_were_alike_frees_a_job_after_a_no
     assert play.code("a") == "AWAITING_PREDICTION"
     answer(play, ["a"], MPS, 0.1)
     assert play.code("a") != "AWAITING_PREDICTION"
+    assert play.engine.state.predictions.outstanding_pairs() == ()
+
+
+def test_no_job_waits_for_an_answer_about_a_way_of_which_all_is_known_again() -> None:
+    play = Play("horus", nodes=0)
+    play.tell(events.NodeJoined, node=shared_node(UNSTATED, "n0"))
+    ask(play, "a")
+    answer(play, ["a"], UNSTATED, 0.1)
+    play.tell(events.NodeJoined, node=shared_node(MPS, "n0"))
+    play.tell(events.NodeJoined, node=shared_node(UNSTATED, "n1"))
+    answer(play, ["a"], MPS, 0.1)
     assert play.engine.state.predictions.outstanding_pairs() == ()
 
 

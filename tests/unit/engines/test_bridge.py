@@ -87,6 +87,18 @@ def test_where_no_node_takes_a_job_its_user_is_told_so_in_the_engines_words_and_
     assert any(line.startswith("warning: of the engine's GPUs") for line in report.lines)
 
 
+def test_tasks_of_an_array_are_told_too_where_no_gpu_is_known_at_all() -> None:
+    class Bare(SimulatedEngine):
+        def read(self) -> EngineState:
+            return replace(super().read(), nodes=())
+
+    engine = Bare()
+    engine.submit("1", LIGHT)
+    engine.jobs["1"] = replace(engine.jobs["1"], array_id="7")
+    bridge(engine).run_round(now_ms=1_000)
+    assert "none is known here" in engine.jobs["1"].note
+
+
 def test_advice_changes_nothing_but_the_note_and_is_written_once() -> None:
     engine = SimulatedEngine()
     engine.submit("1", LIGHT, phase=EnginePhase.WAITING)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cotenant.engines.device_rules import DeviceRule
+from cotenant.engines.kubernetes.nodes import PLACED_LABEL, PLACED_VALUE
 from cotenant.engines.kubernetes.reading import KubernetesReading
 from cotenant.engines.kubernetes.volumes import Volumes
 from cotenant.engines.records import EnginePhase, EngineState
@@ -59,8 +60,9 @@ def test_gpus_of_amd_are_given_out_to_who_asks_for_them() -> None:
     assert state.jobs[1].allowed_node_ids == ("amd1",)
 
 
-def test_a_node_whose_gpus_are_cut_into_slices_takes_no_job_and_is_named() -> None:
-    labels = {"nvidia.com/gpu.count": "2"}
+@pytest.mark.parametrize("placed", [{}, {PLACED_LABEL: PLACED_VALUE}])
+def test_a_node_whose_gpus_are_cut_into_slices_takes_no_job_and_is_named(placed: dict[str, str]) -> None:
+    labels = {"nvidia.com/gpu.count": "2", **placed}
     state = read([plugin_node("n1", {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "14"}, labels)])
     assert state.nodes == ()
     assert "in slices (nvidia.com/mig-1g.5gb)" in state.warnings[0]

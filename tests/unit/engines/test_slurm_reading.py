@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +230,18 @@ def test_a_command_that_is_not_there_or_may_not_be_run_is_a_fault_of_this_machin
         with pytest.raises(InputError, match="is not installed here") as caught:
             run([command])
         assert "client commands" in caught.value.remedy
+
+
+@pytest.mark.parametrize("run", [InstalledCommands().query, InstalledCommands().order])
+def test_a_command_that_the_machine_cannot_start_now_is_asked_again(
+    run: Callable[[Sequence[str]], object], tmp_path: Path
+) -> None:
+    program = tmp_path / "squeue"
+    program.write_bytes(b"\x7fELF")
+    program.chmod(0o755)
+    with pytest.raises(EngineUnreachableError, match="could not be started") as caught:
+        run([str(program)])
+    assert "ulimit" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from cotenant.engines.records import EngineJob, EnginePhase, EngineState, Placem
 from cotenant.engines.slurm.adapter import SlurmEngine
 from cotenant.engines.slurm.features import fits_features
 from cotenant.engines.slurm.gres import Gres, read_gres
+from cotenant.engines.slurm.node_gpus import type_of
 from cotenant.engines.slurm.reading import SlurmReading
 from cotenant.v1 import scheduling_pb2
 from tests.support.cases import for_each
@@ -142,6 +143,7 @@ def test_a_job_on_mps_holds_its_gpu() -> None:
     [
         ({"features": "volta"}, ("a1", "r1")),
         ({"features": "ampere&big"}, ("v1", "r1")),
+        ({"features": "ampere&volta"}, ("a1", "v1", "r1")),
         ({"features": "[ampere|volta]"}, ("r1",)),
         ({"features": "", "tres_per_node": "gres:gpu:a100:1"}, ("v1", "r1")),
         ({"features": "", "tres_per_node": "gres:shard:1"}, ("a1", "r1")),
@@ -162,6 +164,7 @@ def test_a_job_is_kept_off_nodes_without_what_it_asks_for(changes: dict[str, Any
 def test_a_reservation_is_another_one_where_slurm_names_both() -> None:
     nodes = [node(name, "gpu:2", state=["IDLE", "RESERVED"], reservation=name) for name in ("course", "maint")]
     assert only(waiting(resv_name="course"), *nodes).excluded_node_ids == ("maint",)
+    assert only(waiting(resv_name="night,course"), *nodes).excluded_node_ids == ("maint",)
 
 
 @for_each("constraint", ["ampere*2&volta", "(a|b)&c", "a|b&c", "[a&b]", "a b", "&", "a" * 2_000])
@@ -189,6 +192,20 @@ def test_one_rule_for_gpus_of_several_types_is_refused_with_the_remedy() -> None
     state = read([node("y1", "gpu:a100:2,gpu:t4:1")])
     assert state.nodes == ()
     assert any("--gpu 'y1/t4=DEVICE:MEMORY'" in warning for warning in state.warnings)
+
+
+def test_one_gpu_each_of_two_types_that_are_numbers_are_told_apart() -> None:
+    rules = [read_device_rule(text) for text in ("x1/3090=RTX 3090:24GiB", "x1/4090=RTX 4090:24GiB")]
+    state = SlurmReading({"nodes": [node("x1", "gpu:3090:1,gpu:4090:1")]}, {"jobs": []}, rules).state()
+    assert [(type_of(gpu_id), gpu.device) for gpu_id, gpu in state.gpus.items()] == [
+        ("3090", "RTX 3090"),
+        ("4090", "RTX 4090"),
+    ]
+
+
+def test_a_single_gpu_whose_type_is_a_number_keeps_its_shards_and_a_type_without_gpus_changes_nothing() -> None:
+    state = read([node("n1", "gpu:3090:1,shard:3090:8"), node("p1", "gpu:g0:1,gpu:g1:0")])
+    assert [(gpu.gpu_id, gpu.slots) for gpu in state.gpus.values()] == [("n1/3090", 8), ("p1/g0", 0)]
 
 
 def test_an_order_for_one_of_several_types_names_its_type() -> None:
@@ -248,6 +265,15 @@ def test_a_newer_slurm_is_asked_for_its_nodes_by_the_command_that_lists_them() -
     assert slurm.asked.count("sinfo") == 1
 
 
+def test_a_slurm_that_becomes_newer_while_the_bridge_runs_is_read_on() -> None:
+    older, newer = site([node("n1", "gpu:2")]), NewerSlurm()
+    newer.nodes = older.nodes
+    engine = SlurmEngine(older, RULES)
+    assert len(engine.read().gpus) == 2
+    older.query = newer.query  # type: ignore[method-assign]
+    assert len(engine.read().gpus) == 2
+
+
 def placed(number: int, gpu_id: str, **changes: Any) -> dict[str, Any]:
     note = f"cotenant placed {gpu_id} whole: alone"
     return job(
@@ -273,6 +299,25 @@ def test_a_job_that_slurm_gave_another_gpu_of_its_node_is_where_it_was_planned()
         (EnginePhase.RUNNING, {"n1/0": 0}),
         (EnginePhase.PLACED, {"n1/1": 0}),
     ]
+
+
+@for_each(
+    ("gres", "started", "promised", "settled"),
+    [
+        ("gpu:4", "gpu:1(IDX:2)", ["n1/0", "n1/1"], ["n1/0", "n1/1"]),
+        ("gpu:4", "gpu:2(IDX:0-1)", ["n1/0", "n1/1"], ["n1/2", "n1/3"]),
+        ("gpu:4", "gpu:1(IDX:0)", ["n1/0", "n1/0"], ["n1/1", "n1/2"]),
+        # By its name each is ordered as itself, and Slurm does not choose: the job waits for it.
+        ("gpu:g0:1,gpu:g1:1", "gpu:g0:1(IDX:0)", ["n1/g0"], ["n1/g0"]),
+    ],
+)
+def test_promises_move_off_what_slurm_gave_to_others_each_to_a_gpu_of_its_own(
+    gres: str, started: str, promised: list[str], settled: list[str]
+) -> None:
+    asked = "gres:gpu:1" if gres[4].isdigit() else f"gres:gpu:{promised[0][3:]}:1"
+    waits = [placed(2 + place, gpu_id, tres_per_node=asked) for place, gpu_id in enumerate(promised)]
+    jobs = read([node("n1", gres)], running(1, "n1", started), *waits).jobs
+    assert [[*one.held_slots] for one in jobs if one.phase is EnginePhase.PLACED] == [[one] for one in settled]
 
 
 def test_a_job_that_slurm_started_on_another_node_is_a_disagreement() -> None:

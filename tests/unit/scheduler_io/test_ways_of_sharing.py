@@ -10,9 +10,11 @@ from cotenant.device_sharing import DeviceSharing
 from cotenant.v1 import node_agent_pb2, prediction_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.agents.agent_messages import node_joined
 from scheduler_service.adapters.predictor.prediction_messages import pairs_question
-from scheduler_service.adapters.predictor.predictor_client import PredictorClient, open_channel
+from scheduler_service.adapters.predictor.predictor_client import PredictorClient, _failure, open_channel
 from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.commands import PairMember, RefreshPairs, RequestPairPredictions
+from scheduler_service.core.events import PairPredictionsFailed, PairsRefreshed
+from scheduler_service.errors import PredictorError
 from scheduler_service.grpc_api.snapshots.decide import decide
 from tests.support.fake_predictor import FakePredictor
 
@@ -76,6 +78,33 @@ def test_a_decision_to_share_says_where_gpus_of_one_type_are_not_shared_alike(
     shared = [one.reason for one in answer.decisions if one.reason.code == "STARTS_SHARED"]
     assert shared
     assert {"are shared in 2 ways" in one.message for one in shared} == {are_told}
+    assert UNSTATED in ways or not any("do not say how" in one.message for one in shared)
+
+
+@pytest.mark.parametrize("policy", ["horus", "sjf_bsbf"])
+@pytest.mark.parametrize(("ratio", "starts"), [(0.01, 3), (5.0, 2)])
+def test_a_pair_that_a_snapshot_states_holds_for_gpus_of_either_way(policy: str, ratio: float, starts: int) -> None:
+    asked = snapshot(MPS, TURNS)
+    asked.pending.add().CopyFrom(asked.pending[0])
+    for name, pending in zip("abc", asked.pending, strict=True):
+        pending.job.job_id, pending.job.job_key = name, "k"
+        pending.job.stated_memory_bytes, pending.job.stated_utilization_ratio = GIB, 0.2
+        pending.job.stated_step_ms, pending.job.max_slowdown_ratio = 10.0, 0.5
+    asked.pair_predictions.add(
+        victim_job_key="k", other_job_key="k", device="NVIDIA A10", slowdown_ratio=ratio, slowdown_upper_ratio=ratio
+    )
+    request = scheduling_pb2.DecideRequest(policy=policy, snapshot=asked)
+    answer = asyncio.run(decide(request, predictor=None, seconds_left=60))
+    assert sum(one.WhichOneof("action") == "start" for one in answer.decisions) == starts
+
+
+@pytest.mark.parametrize("kind", [RequestPairPredictions, RefreshPairs])
+def test_a_failed_answer_names_the_way_that_was_asked_about(
+    kind: type[RequestPairPredictions | RefreshPairs],
+) -> None:
+    told = _failure(kind(device="d", members=(), sharing=DeviceSharing.MPS), PredictorError("away", code="AWAY"))
+    assert isinstance(told, PairPredictionsFailed | PairsRefreshed)
+    assert (told.sharing, told.code) == (DeviceSharing.MPS, "AWAY")
 
 
 @pytest.mark.parametrize(
