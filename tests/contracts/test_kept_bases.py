@@ -103,9 +103,9 @@ def slurm(ask: Ask) -> Iterator[Round]:
     commands = FakeSlurm()
     for number in range(6):
         commands.submit(str(number), f"cotenant {WISHES}")
-    # As they are once all cores of the jobs count as used, whoever is running by then.
+    # As they are once all that the jobs use counts as used, whoever is running by then.
     for node in commands.nodes:
-        node["alloc_cpus"] = 0
+        node |= {"alloc_cpus": 0, "alloc_memory": 0}
     engine = SlurmEngine(commands, DEVICES)
     yield lambda number: Bridge(engine, ask, policy="horus", places=True).run_round(now_ms=1_000 + number)
 

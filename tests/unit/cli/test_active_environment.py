@@ -112,6 +112,7 @@ def test_a_submission_is_captured_by_that_python(
 def test_a_prediction_captures_with_the_python_beside_it_where_none_is_active_and_that_one_has_torch(
     foreign: Path,
     cotenant: CommandLine,
+    predictor: FakePredictor,
     tmp_path: Path,
     *,
     has_torch: bool,

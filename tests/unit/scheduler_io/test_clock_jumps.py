@@ -134,6 +134,7 @@ DURATIONS = {
     "solo_step_ms", "solo_window_ms", "solo_windows_step_ms", "step_ms", "task_step_ms", "attained_gpu_ms", "paused_ms",
     "migration_cost_ms", "window_ms", "launch_ms", "ran_ms", "progressed_ran_ms", "time_limit_ms", "half_life_ms",
     "gpu_ms", "move_ms", "own_step_ms", "others_step_ms", "straggler_window_ms", "lent_ms", "input_wait_ms",
+    "head_start_ms",
 }  # fmt: skip
 
 
