@@ -47,6 +47,7 @@ LOADED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _REQUEST_BYTES_MAX: Final = 1 << 17
 _NUMBER: Final = struct.Struct("i")
+_END_S: Final = 10.0
 _IMPORTS_DEPEND_ON: Final = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
@@ -125,11 +126,11 @@ class Loader:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", "tests.support.loaded_programs", name, str(theirs.fileno()), *collected]
-            self._process = subprocess.Popen(command, cwd=_ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(command, cwd=_ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self._lock = threading.Lock()
         self._environment = {name: os.environ.get(name) for name in _IMPORTS_DEPEND_ON}
         self._started: list[ForkedProcess] = []
-        atexit.register(self._end)
+        atexit.register(self.end)
 
     def can_start(self, program: str, environment: Mapping[str, str]) -> bool:
         """Tells whether a program would import here what it imports in that environment."""
@@ -143,10 +144,13 @@ class Loader:
         """Starts a program; the files are its standard input, output and errors."""
         ours, theirs = socket.socketpair()
         request = json.dumps([program, list(arguments), str(folder), dict(environment)]).encode()
-        with theirs, self._lock:
+        told = b""
+        with theirs, self._lock, contextlib.suppress(ConnectionError):
             socket.send_fds(self._channel, [request], [theirs.fileno(), *files])
             told = self._channel.recv(_NUMBER.size)
-        assert told, f"the process that loads programs has ended: {self._process.poll()}"
+        if not told:
+            ours.close()
+            raise AssertionError(f"the process that loads programs has ended: {self.process.wait(_END_S)}")
         pid = _NUMBER.unpack(told)[0]
         self._started = [one for one in self._started if one.poll() is None]
         self._started.append(ForkedProcess(pid, arguments, ours))
@@ -157,12 +161,13 @@ class Loader:
         wanted = [one for one in self._started if all(text in "\0".join(one.arguments) for text in texts)]
         return [one.pid for one in wanted if one.poll() is None]
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Ends it with all that it has started."""
         for one in self._started:
             one.kill()
             one.wait()
         self._channel.close()
-        self._process.wait()
+        self.process.wait()
 
 
 _LOADERS: dict[str, Loader] = {}

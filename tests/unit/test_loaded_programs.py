@@ -13,7 +13,7 @@ import pytest
 from tests.support import loaded_programs
 from tests.support.agent import prepare_baseline, wait_until
 from tests.support.cases import sampled
-from tests.support.loaded_programs import ForkedProcess, Process, living_programs, run_program, start_program
+from tests.support.loaded_programs import ForkedProcess, Loader, Process, living_programs, run_program, start_program
 
 ENDLESS = ["run", "--scheduler", "127.0.0.1:9", "--node-id", "node-a", "--standin-cores", "0"]
 
@@ -93,3 +93,14 @@ def test_benchmarks_start_all_that_they_measure(tmp_path: Path, monkeypatch: pyt
     process = started(tmp_path, "--help")
     assert isinstance(process, subprocess.Popen)
     assert process.wait(60) == 0
+
+
+def test_a_loader_that_was_killed_is_told_with_how_it_ended(tmp_path: Path) -> None:
+    loader = Loader("workers")
+    try:
+        loader.process.kill()
+        loader.process.wait()
+        with pytest.raises(AssertionError, match="has ended: -9"):
+            loader.start("tests.support.worker_program", [], tmp_path, {}, [0, 1, 2])
+    finally:
+        loader.end()
