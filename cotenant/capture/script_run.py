@@ -37,7 +37,8 @@ USAGE_STATUS: Final = 2
 _OF_OTHER_CAUSES: Final = ("ModuleNotFoundError:", "ImportError:", "FileNotFoundError:", "EOFError:")
 LOG_READ_BYTES: Final = 32_000
 LOG_LIMIT_BYTES: Final = 64 << 20
-# Trackers would ask for a login or write into the home folder; compilation costs more than the two steps.
+# Trackers would ask for a login or write into the home folder; compilation costs more than the two steps. Threads that
+# wait for others spin by default: three captures at once on 16 cores used up their CPU time in the first pass so.
 _QUIET: Final[Mapping[str, str]] = {
     "TORCH_COMPILE_DISABLE": "1",
     "CUDA_VISIBLE_DEVICES": "",
@@ -47,6 +48,7 @@ _QUIET: Final[Mapping[str, str]] = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONUNBUFFERED": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
 }
 
 

@@ -1,7 +1,8 @@
 """What a device reaches for as long as one asks: matrix products, convolutions, copies, small operators, host steps.
 
 Runs in a measuring process, on the core or GPU that this process has. Each figure is work over time of a loop that ran
-for `duration_ms`, after one round that does not count. The same code measures a CPU core and a GPU.
+for `duration_ms`, after one round that does not count. The same code measures a CPU core and a GPU. Operands are random:
+equal ones switch fewer transistors, and a GPU at its power limit multiplies them faster than any job's tensors.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def tiny_step(network: nn.Module, inputs: torch.Tensor) -> Callable[[], None]:
 
 def _matmul(device: str, dtype: torch.dtype, duration_ms: float) -> float:
     width = _MATMUL_WIDTH[device]
-    left, right = (torch.ones(width, width, dtype=dtype, device=device) for _ in range(2))
+    left, right = (torch.randn(width, width, device=device).to(dtype) for _ in range(2))
     return 2.0 * width**3 * _rounds_per_s(lambda: left @ right, device, duration_ms)
 
 
@@ -101,11 +102,12 @@ def _convolution(device: str, dtype: torch.dtype, duration_ms: float) -> float:
     """Forward and backward, as in training."""
     batch, side = _CONVOLUTION_BATCH[device], _CONVOLUTION_SIDE[device]
     layer = nn.Conv2d(_CHANNELS, _CHANNELS, _KERNEL, padding=1, bias=False).to(device, dtype)
-    images = torch.ones(batch, _CHANNELS, side, side, dtype=dtype, device=device, requires_grad=True)
+    images = torch.randn(batch, _CHANNELS, side, side, device=device).to(dtype).requires_grad_()
+    gradient = torch.randn(batch, _CHANNELS, side, side, device=device).to(dtype)
 
     def step() -> None:
         layer.weight.grad = images.grad = None
-        torch.autograd.backward(layer(images).sum())
+        torch.autograd.backward(layer(images), gradient)
 
     flops = 3 * 2.0 * batch * side * side * _CHANNELS * _CHANNELS * _KERNEL**2
     return flops * _rounds_per_s(step, device, duration_ms)

@@ -9,6 +9,7 @@ from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.step_times import StepRecord, is_steady
 
 SEED = 1
+_MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class TrainingLoop:
@@ -23,6 +24,9 @@ class TrainingLoop:
         self._events = None if device == "cpu" else (_event(), _event())
         self._loss = architecture.loss
         self._optimizer = build_optimizer(architecture.optimizer, self._network)
+        self._cast = torch.autocast(device, _MIXED.get(spec.precision), enabled=spec.precision in _MIXED)
+        # Gradients of 16 bits with few exponents vanish unless the loss is scaled; enabled=False passes all through.
+        self._scaler = torch.amp.GradScaler(device, enabled=spec.precision == "fp16")
 
     def step(self, wait_ms: float = 0.0) -> StepRecord:
         """Wait for `wait_ms`, then do one optimizer step; returns its record."""
@@ -32,9 +36,11 @@ class TrainingLoop:
         if self._events is not None:
             self._events[0].record()
         self._optimizer.zero_grad(set_to_none=True)
-        loss = self._loss(self._network(self._inputs), self._targets)
-        torch.autograd.backward(loss)
-        self._optimizer.step()
+        with self._cast:
+            loss = self._loss(self._network(self._inputs), self._targets)
+        torch.autograd.backward(self._scaler.scale(loss))
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
         if self._events is not None:
             self._events[1].record()
         # Reading the loss is what makes a script wait for its device.
