@@ -23,7 +23,7 @@ from cotenant.errors import InputError
 from cotenant.job_settings import BATCH_SIZE_MAX, OPTIMIZERS, PRECISIONS
 
 FORMAT: Final = "cotenant.device_calibration/1"
-CODE_VERSION: Final = 5
+CODE_VERSION: Final = 6
 """Of the measuring method: a record of another version is measured again."""
 NOT_YET: Final = "it is measured as soon as the node is free"
 """Why a device is not calibrated whose agent is still at it."""
@@ -48,6 +48,7 @@ _STEP_MS: Final = (1e-4, 3.6e6)
 _SLOWDOWN: Final = (0.0, 1e3)
 _HEAD_START_MS: Final = (0.0, 1e3)
 """No quota is granted for longer than a second at once."""
+_SPEED_WANDER: Final = (0.0, 10.0)
 _WAIT_MAX: Final = 0.99
 
 
@@ -142,6 +143,8 @@ class DeviceCalibration:
         pairs: Of anchors, both directions of each; none where there was no time or others used the device.
         head_start_ms: Device time that a job gets after a wait beyond the share of one that never waits, as under a CPU
             quota; 0 where there is none, it was not seen, or the record is older than the figure.
+        speed_wander_ratio: Standard deviation of ln(computing time of a step) between windows in which an anchor ran
+            alone; 0 where there were too few of them, or the record is older than the figure.
     """
 
     device: str
@@ -159,6 +162,7 @@ class DeviceCalibration:
     code_version: int = CODE_VERSION
     pairs: tuple[AnchorPair, ...] = ()
     head_start_ms: float = 0.0
+    speed_wander_ratio: float = 0.0
 
     def checked(self, now_ms: int) -> DeviceCalibration:
         """Return this record.
@@ -184,6 +188,7 @@ class DeviceCalibration:
         _check_number("launch_ms", self.launch_ms, *_LAUNCH_MS)
         _check_number("host_steps_per_s", self.host_steps_per_s, *_HOST_STEPS_PER_S)
         _check_number("head_start_ms", self.head_start_ms, *_HEAD_START_MS)
+        _check_number("speed_wander_ratio", self.speed_wander_ratio, *_SPEED_WANDER)
         _check_number("code_version", self.code_version, 1, 1_000_000)
         self._check_rates()
         self._check_anchors()
@@ -304,6 +309,7 @@ def read_stored_calibration(value: Mapping[str, object]) -> DeviceCalibration:
         code_version=_integer(value, "code_version", 1),
         pairs=tuple(_pair(_record(stated)) for stated in pairs),
         head_start_ms=_number(value, "head_start_ms", 0.0),
+        speed_wander_ratio=_number(value, "speed_wander_ratio", 0.0),
     )
 
 

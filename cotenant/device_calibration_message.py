@@ -40,6 +40,7 @@ def calibration_message(calibration: DeviceCalibration) -> resources_pb2.DeviceC
         code_version=calibration.code_version,
         pairs=[_pair_message(pair) for pair in calibration.pairs],
         head_start_ms=calibration.head_start_ms,
+        speed_wander_ratio=calibration.speed_wander_ratio,
     )
 
 
@@ -72,6 +73,7 @@ def read_calibration_message(message: resources_pb2.DeviceCalibration, now_ms: i
         code_version=message.code_version,
         pairs=tuple(_read_pair(pair) for pair in message.pairs),
         head_start_ms=message.head_start_ms,
+        speed_wander_ratio=message.speed_wander_ratio,
     ).checked(now_ms)
 
 

@@ -23,6 +23,7 @@ from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_pairs import Observation, Pair, log_slowdown
 from predictor_service.inference.pair_correction import FloatArray, IndexArray, correct_pairs
 from predictor_service.inference.records import Level, PairJob, PairsAnswer, PairsQuestion
+from predictor_service.inference.speed_wander import widen_by_wander
 from predictor_service.inference.untrained_pairs import START_SHARE, expect_pairs
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.conformal import ConformalBounds
@@ -90,7 +91,9 @@ def estimate_pairs(
     )
     demand = np.clip([each.demand_ratio for each in alone], 0.0, 1.0)
     correct = _correction(model, question, np.outer(demand, demand))
-    return _correct(answer, question, correct, measured or {})
+    corrected = _correct(answer, question, correct, measured or {})
+    wait_ratio = np.array([each.wait_ratio for each in alone])
+    return widen_by_wander(corrected, wait_ratio, question.calibration, question.confidence)
 
 
 def _teaches(model: ServedTarget, question: PairsQuestion) -> bool:

@@ -7,14 +7,15 @@ steps take as long would stay in phase: the second one then waits longer.
 
 The windows alone say how long an anchor's step takes once more, half a minute later: the speed of a machine wanders
 within seconds, on a slowed core by a sixth from one second to the next. Those in which it waits say what a wait is
-worth: the CPU time of a step there, beyond the share of the core that an anchor gets which never waits.
+worth: the CPU time of a step there, beyond the share of the core that an anchor gets which never waits. And how far
+they are apart says how far what a job does together is off from what it did alone at another time.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -56,6 +57,9 @@ _COMPUTES_LEAST: Final = 0.1
 """Share of a window's step alone that computes: what is less says more of sleeping than of the network."""
 _HEAD_START_WINDOWS: Final = 3
 """Fewer windows with a wait say nothing of what a wait is worth."""
+_WANDER_DEGREES: Final = 4
+"""With fewer degrees of freedom a deviation is half or twice the true one too often. Three anchors in four pairs have
+eleven."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,22 @@ class PairFindings:
         share = statistics.median(anchor.utilization_ratio for anchor in anchors)
         ahead_ms = statistics.median(each.processor_ms - share * each.computing_ms for each in waiting)
         return HeadStart(device_ms=max(0.0, ahead_ms), share=share)
+
+    @property
+    def speed_wander_ratio(self) -> float:
+        """How far the speed of the device wanders between windows: the deviation of ln(computing time of a step).
+
+        Pooled over the windows of one anchor with, and of one without, a wait: caches are cold after one. 0 = there
+        are too few windows.
+        """
+        logs: defaultdict[tuple[str, bool], list[float]] = defaultdict(list)
+        for each in self.alone:
+            logs[each.network, each.wait_ms > 0].append(math.log(each.computing_ms))
+        degrees = sum(len(group) - 1 for group in logs.values())
+        if degrees < _WANDER_DEGREES:
+            return 0.0
+        squares = sum(statistics.pvariance(group) * len(group) for group in logs.values())
+        return math.sqrt(squares / degrees)
 
     def with_windows_alone(self, anchor: Anchor, window_ms: float, head_start: HeadStart) -> Anchor:
         """Return an anchor with the step that all windows alone give, each by its length, in the geometric mean.

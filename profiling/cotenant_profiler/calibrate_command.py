@@ -131,6 +131,8 @@ def _table(calibration: DeviceCalibration) -> str:
     if calibration.head_start_ms:
         ahead = f"{format_ms(calibration.head_start_ms)} of computing beyond its share, as a CPU quota lets it save up"
         rows.append(("after a wait", f"a job has {ahead}"))
+    if calibration.speed_wander_ratio:
+        rows.append(("speed", f"windows alone differ by {format_percent(calibration.speed_wander_ratio)}"))
     rows += [(f"{pair.victim} with {pair.other}", _pair_text(pair)) for pair in calibration.pairs]
     if missing := left_out(calibration):
         rows.append(("left out", f"{', '.join(missing)}: no time or memory was left, or others used the device"))

@@ -252,6 +252,7 @@ def calibrate(
         foreign_load=calibrator.foreign_load,
         pairs=tuple(together.pairs),
         head_start_ms=head_start.device_ms,
+        speed_wander_ratio=together.speed_wander_ratio,
     ).checked(now_ms)
 
 

@@ -62,6 +62,23 @@ def test_a_head_start_that_no_quota_gives_is_refused(head_start_ms: float) -> No
         replace(calibration(), head_start_ms=head_start_ms).checked(NOW_MS)
 
 
+def test_how_far_the_speed_wanders_survives_both_forms_and_an_older_record_does_not_know_it() -> None:
+    found = replace(calibration(), speed_wander_ratio=0.08)
+    assert read_calibration(write_calibration(found), NOW_MS) == found
+    assert read_calibration_message(calibration_message(found), NOW_MS) == found
+    before = json.loads(write_calibration(found)) | {"code_version": 5}
+    del before["speed_wander_ratio"]
+    old = read_calibration(json.dumps(before), NOW_MS)
+    assert old == replace(calibration(), code_version=5)
+    assert old.is_stale(device=old.device, driver=old.driver)
+
+
+@for_each("speed_wander_ratio", [-0.01, 10.1, float("nan"), float("inf")])
+def test_a_speed_that_wanders_as_no_device_does_is_refused(speed_wander_ratio: float) -> None:
+    with pytest.raises(CalibrationError, match="speed_wander_ratio"):
+        replace(calibration(), speed_wander_ratio=speed_wander_ratio).checked(NOW_MS)
+
+
 def test_what_anchors_lost_together_survives_both_forms() -> None:
     assert read_calibration(write_calibration(paired()), NOW_MS) == paired()
     assert read_calibration_message(calibration_message(paired()), NOW_MS) == paired()

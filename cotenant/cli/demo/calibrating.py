@@ -59,6 +59,7 @@ def calibration_facts(calibration: resources_pb2.DeviceCalibration | None, cause
         facts["foreign_load"] = calibration.foreign_load
         facts["busy_ratio"] = _busy_ratio(calibration)
         facts["head_start_ms"] = calibration.head_start_ms
+        facts["speed_wander_ratio"] = calibration.speed_wander_ratio
         facts["pairs"] = [
             {
                 "victim": pair.victim,

@@ -60,6 +60,11 @@ def test_the_demo_says_what_a_wait_is_worth_where_it_is_worth_something() -> Non
     assert [calibration_facts(each, "", 0)["head_start_ms"] for each in (plain, ahead)] == [0.0, 2.04]
 
 
+def test_the_report_keeps_how_far_the_speed_wandered() -> None:
+    found = (calibration_message(replace(calibration(), speed_wander_ratio=ratio)) for ratio in (0.0, 0.08))
+    assert [calibration_facts(each, "", 0)["speed_wander_ratio"] for each in found] == [0.0, 0.08]
+
+
 def exclusive_job(submitted_at_ms: int, steps: int) -> ExclusiveJob:
     return ExclusiveJob(submitted_at_ms=submitted_at_ms, start_up_ms=100, step_ms=10, steps=steps)
 

@@ -102,6 +102,20 @@ def test_under_foreign_load_pairs_of_anchors_teach_nothing(predictor: Predictor,
         assert np.array_equal(getattr(disturbed, name), getattr(plain, name)), name
 
 
+def test_a_speed_that_wanders_widens_the_ranges_of_all_pairs_but_measured_ones(
+    predictor: Predictor, device: str
+) -> None:
+    steady = paired(calibrated(device), {0.0: 0.9})
+    own = {("busy", "waits"): 0.2}
+    before, after = (ask(predictor, found, own) for found in (steady, replace(steady, speed_wander_ratio=0.1)))
+    is_measured = before.level == Level.OBSERVED
+    assert is_measured.sum() == 1
+    assert np.array_equal(after.slowdown_ratio, before.slowdown_ratio)
+    assert np.array_equal(after.level, before.level)
+    assert np.array_equal(after.upper > before.upper, ~is_measured)
+    assert np.all(after.lower <= before.lower)
+
+
 def test_what_the_caller_measured_of_its_own_jobs_counts_more(predictor: Predictor, device: str) -> None:
     heavy = paired(calibrated(device), {0.0: 1.5})
     own = ask(predictor, heavy, {("busy", "waits"): 0.2, ("waits", "busy"): 0.2})

@@ -35,6 +35,12 @@ def test_what_a_wait_is_worth_is_said_where_it_is_worth_something() -> None:
     assert "2.04 ms of computing beyond its share" in line
 
 
+def test_how_far_the_speed_wandered_is_said_where_it_was_seen() -> None:
+    wandering = dataclasses.replace(WHOLE, speed_wander_ratio=0.08)
+    (line,) = set(_table(wandering).splitlines()) - set(_table(WHOLE).splitlines())
+    assert line.split(maxsplit=1) == ["speed", "windows alone differ by 8 %"]
+
+
 def test_a_gpu_is_judged_by_the_networks_of_gpus() -> None:
     anchors = tuple(anchor_of(network, step_ms=5.0) for network in GPU_ANCHORS[1:])
     record = dataclasses.replace(calibration(device="NVIDIA L4"), anchors=anchors, pairs=(PAIR,))

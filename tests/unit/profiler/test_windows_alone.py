@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from cotenant_profiler import bench
 from cotenant_profiler.anchor_pairs import PairFindings, WindowAlone, windows_alone
@@ -78,6 +80,15 @@ def test_a_head_start_is_the_middle_of_what_windows_with_a_wait_computed_beyond_
 
 def test_a_device_whose_memory_held_no_anchor_has_no_head_start() -> None:
     assert PairFindings().head_start([]) == NO_HEAD_START
+
+
+def test_how_far_the_speed_wanders_is_what_windows_of_one_anchor_that_waits_or_not_are_apart() -> None:
+    steady = [window(wait_ms, computing_ms, 1.0) for wait_ms, computing_ms in ((0.0, 20.0), (9.0, 30.0)) * 3]
+    assert PairFindings(alone=steady).speed_wander_ratio == 0.0, "cold caches after a wait are no change of speed"
+    apart = [window(wait_ms, 20.0 * math.exp(off), 1.0) for wait_ms in (0.0, 9.0) for off in (-0.1, 0.0, 0.1)]
+    assert PairFindings(alone=apart).speed_wander_ratio == pytest.approx(0.1)
+    assert PairFindings(alone=apart[:5]).speed_wander_ratio == 0.0, "three degrees of freedom say little"
+    assert PairFindings().speed_wander_ratio == 0.0
 
 
 def test_a_wait_that_costs_time_of_the_device_is_worth_nothing_and_never_less() -> None:
