@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .argument_records import RECORDS_DEEP, fields_of, open_records
+from .argument_records import RECORDS_DEEP, Looks, fields_of, open_records
 
 IN_A_LIST = -1
 """Where samples lie that no dimension of a tensor has."""
@@ -117,18 +117,20 @@ def images_in_list(torch: Any, call: Any) -> int:
     return found
 
 
-def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> list[Any]:
+def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP, looks: Looks | None = None) -> list[Any]:
     """Returns the tensors of what a network answers: also those of a distribution of actions, or of a record."""
     found: list[Any] = []
+    looks = looks or Looks()
     try:
         leaves = torch.utils._pytree.tree_flatten(values)[0]
     except RecursionError:  # a dictionary that holds itself
         leaves = []
     for leaf in leaves:
+        is_looked_into = looks.may_open(depth)
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
-        elif depth:
-            found += outputs_of(torch, list(fields_of(torch, leaf).values()), depth - 1)
+        elif is_looked_into:
+            found += outputs_of(torch, list(fields_of(torch, leaf).values()), depth - 1, looks)
     return found
 
 
