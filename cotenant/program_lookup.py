@@ -22,6 +22,14 @@ _SHELL = re.compile(r"(?:ba|da|z|k)?sh")
 # Options that stand alone: behind any other one the next word may be its own, or a program's text.
 _PLAIN_OPTION = {_PYTHON: re.compile(r"-[bBdEiIOPqsSuvx]+"), _SHELL: re.compile(r"-[elux]+")}
 
+_TORCHRUN = "torchrun"
+_TORCHRUN_SWITCHES = frozenset({"standalone"})
+_TORCHRUN_VALUES = frozenset({
+    "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts", "role", "tee",
+    "monitor-interval", "start-method", "log-dir", "redirects", "local-ranks-filter", "node-rank", "master-addr",
+    "master-port", "local-addr",
+})  # fmt: skip
+
 
 # Shells know these themselves; a program of such a name, where there is one, does nothing that outlives it.
 _WORDS_OF_SHELLS = frozenset(
@@ -120,14 +128,29 @@ def check_program(path: str, *, working_directory: str, search_path: str) -> Non
 
 
 def script_of(command: Sequence[str]) -> str:
-    """Returns the script that a Python or a shell is told to run, as it is written; empty = none, or not certain."""
+    """Returns the script that a Python, a shell or torchrun is told to run, as it is written; empty = not certain."""
     program = PurePath(command[0]).name if command else ""
     plain = next((options for names, options in _PLAIN_OPTION.items() if names.fullmatch(program)), None)
-    if plain is None:
+    if program == _TORCHRUN:
+        word = _behind_options_of_torchrun(command[1:])
+    elif plain is not None:
+        word = next((word for word in command[1:] if not plain.fullmatch(word)), "")
+    else:
         return ""
-    word = next((word for word in command[1:] if not plain.fullmatch(word)), "")
     # What stands in braces is filled in at the start.
     return "" if word.startswith("-") or "{" in word else word
+
+
+def _behind_options_of_torchrun(words: Sequence[str]) -> str:
+    """Returns the first word that is no option or its value; the first option that is not known, where one is."""
+    rest = iter(words)
+    for word in rest:
+        name, has_value, _ = word.removeprefix("--").replace("_", "-").partition("=")
+        if not word.startswith("--") or name not in _TORCHRUN_SWITCHES | _TORCHRUN_VALUES:
+            return word
+        if name in _TORCHRUN_VALUES and not has_value:
+            next(rest, None)
+    return ""
 
 
 def _check_interpreter(path: str, head: bytes, working_directory: str, search_path: str) -> None:

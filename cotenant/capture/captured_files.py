@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,8 @@ from cotenant.client_errors import InputError
 from cotenant.job_name import name_of
 
 FIRST_LINE: Final = "# captured by cotenant"
+_FIRST_LINE_LIMIT = 1000
+_PLANNED = re.compile(rf"{FIRST_LINE}: batch ([0-9]+), .* ([0-9]+) steps planned$", re.MULTILINE)
 
 
 def target_files(out: Path | None, command: Sequence[str]) -> tuple[Path, Path]:
@@ -55,3 +58,10 @@ def write_job(job: CapturedJob, command: Sequence[str], directory: Path, files: 
     lines = [f"{FIRST_LINE}: {job.summary()}", *(f"# {note}" for note in job.notes)]
     text = "\n".join(lines) + "\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     job_file.write_text(text, encoding="utf-8")
+
+
+def read_planned_steps(job_file: Path) -> tuple[int, int]:
+    """Returns how many steps a captured job file says were planned, and of which batch; zeros = it says nothing."""
+    with job_file.open(encoding="utf-8", errors="replace") as file:
+        found = _PLANNED.match(file.readline(_FIRST_LINE_LIMIT))
+    return (int(found[2]), int(found[1])) if found else (0, 0)

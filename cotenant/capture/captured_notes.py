@@ -61,6 +61,11 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
             "steps have batches of different sizes: the largest of the first two is told; one that grows later is not "
             "seen: state the largest with --batch-size",
         ),
+        (
+            result["has_shorter_inputs"],
+            "inputs of the first two steps have different lengths or sizes: predicted with the larger ones; still "
+            "larger ones that come later are not seen, and need more time and memory",
+        ),
         *_notes_of_what_is_kept(result),
         *_notes_of_step(result, wait_ms),
     ]

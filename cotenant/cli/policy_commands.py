@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import compress
 
 import click
 from google.protobuf.json_format import ParseDict, ParseError
@@ -18,11 +19,12 @@ from cotenant.v1 import scheduling_pb2
 
 OFFLINE_TIMEOUT_S = 60.0
 _COLUMNS = (Column(title=""), Column(title="POLICY"), Column(title="WHAT IT DOES", wraps=True))
+_IN_USE = Column(title="IN USE", right=True)
 _PARAMETER_COLUMNS = (
     Column(title="PARAMETER"),
     Column(title="TYPE"),
     Column(title="DEFAULT", right=True),
-    Column(title="IN USE", right=True),
+    _IN_USE,
     Column(title="MEANING", wraps=True),
 )
 
@@ -64,8 +66,12 @@ def describe_policy(session: Session, /, policy: str) -> None:
     show(render_labelled([line for line in lines if line[1]], session.width))
     if found.parameters:
         show("")
-        rows = [Row(cells=(p.name, p.type, p.default_value, p.value_in_use, p.description)) for p in found.parameters]
-        show(render_table(_PARAMETER_COLUMNS, rows, session.width))
+        cells = [(p.name, p.type, p.default_value, p.value_in_use, p.description) for p in found.parameters]
+        # Only a scheduler says what is in use, and only of the policy that is.
+        is_known = any(p.value_in_use for p in found.parameters)
+        is_shown = [is_known or column is not _IN_USE for column in _PARAMETER_COLUMNS]
+        rows = [Row(cells=tuple(compress(row, is_shown))) for row in cells]
+        show(render_table(tuple(compress(_PARAMETER_COLUMNS, is_shown)), rows, session.width))
 
 
 def _known_policies(session: Session) -> tuple[list[scheduling_pb2.Policy], str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from cotenant.capture.captured_files import read_planned_steps
 from cotenant.capture.captured_job import CapturedJob, capture_script, missing_for_capture
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.cli.active_environment import with_python_of_here
@@ -145,10 +146,47 @@ def with_captured(content: Mapping[str, Any], job: CapturedJob) -> dict[str, Any
     said = content.get("settings") or {}
     settings = {**job.settings(), **said} if isinstance(said, dict) else said
     keys = job.progress_keys()
-    is_as_captured = content.get("gpus", 1) == 1 and not content.get("allowed_gpus")
-    if not is_as_captured or not isinstance(said, dict) or "batch_size" in said:
+    if _difference(content, job.batch_size):
         keys.pop("steps", None)
     return {**keys, **content, "settings": settings}
+
+
+def without_foreign_steps(
+    known: Mapping[str, Any], changes: Mapping[str, Any], job: Mapping[str, Any], job_file: Path
+) -> dict[str, Any]:
+    """Returns the keys of a job without steps that a capture found planned, where they are another job's.
+
+    Args:
+        known: The keys of its file.
+        changes: Those that flags, and a command behind the file, state.
+        job: Both together.
+        job_file: May be a captured one.
+    """
+    steps, batch_size = read_planned_steps(job_file)
+    difference = _difference(job, batch_size)
+    if job.get("ranks", 1) != 1:
+        difference = f"{job['ranks']} ranks"
+    if job.get("command") != known.get("command"):
+        difference = "another command"
+    if not steps or "steps" in changes or known.get("steps") != steps or not difference:
+        return dict(job)
+    tell(
+        f"note: the {steps} steps of {job_file} were planned for batch {batch_size} on one GPU, and this job has "
+        f"{difference}: its steps are unknown until --steps states them",
+        style="yellow",
+    )
+    return {name: value for name, value in job.items() if name != "steps"}
+
+
+def _difference(content: Mapping[str, Any], batch_size: int) -> str:
+    """Says what lets the data of a captured job take more or fewer steps; empty = nothing."""
+    settings = content.get("settings")
+    batch = settings.get("batch_size", batch_size) if isinstance(settings, dict) else batch_size
+    if batch != batch_size:
+        return f"batch {batch}"
+    if (gpus := str(content.get("gpus", 1))) != "1":
+        return f"{gpus} GPUs"
+    return "several numbers of GPUs" if content.get("allowed_gpus") else ""
 
 
 def _has_predictor(session: Session) -> bool:

@@ -28,7 +28,7 @@ from cotenant.cli.replica_options import REPLICA_FLAGS, replica_content, state_b
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS, overlay_settings
 from cotenant.cli.submit_array import content_of_first, plan_array, submit_array, with_index
-from cotenant.cli.submit_capture import capture_for_submit, tell_not_captured, with_captured
+from cotenant.cli.submit_capture import capture_for_submit, tell_not_captured, with_captured, without_foreign_steps
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
 from cotenant.job_file import parse_job, read_content
@@ -225,7 +225,8 @@ def read_content_of(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> tup
     if not is_file:
         return content, Path.cwd()
     path = Path(arguments[0])
-    return _overlay(read_content(path), content), path.resolve().parent
+    known = read_content(path)
+    return without_foreign_steps(known, content, _overlay(known, content), path), path.resolve().parent
 
 
 def _refuse_bare_script(command: Sequence[str], directory: str | None) -> None:

@@ -13,8 +13,8 @@ preparing data and of validation are named by their words or units.
 A line that is written over again and again shows a loop in any words, as in `sweep 12/400`: only where it counts one by
 one from its beginning, to at least 20, since fewer, or what is printed line by line, may be epochs, devices or files.
 
-What prints a bar's end only (rich and alive-progress without a terminal, as Lightning does with rich), or epochs or
-episodes alone, is read when the job has ended with success: `Epoch 2/2 ━━━ 100/100`.
+What prints a bar's end only (rich and alive-progress without a terminal, as Lightning does with rich), or epochs,
+episodes or rounds alone, is read when the job has ended with success: `Epoch 2/2 ━━━ 100/100`.
 """
 
 from __future__ import annotations
@@ -150,14 +150,19 @@ _SAVING = re.compile(r"(?i)\b(?:sav|writing\b)")
 _AT_STEP = re.compile(rf"(?i)\b(?:{_WORDS})$")
 _FULL_BAR = re.compile(r"(?m)^(.{0,200}?)(?:━{3,}|\|█{3,}\|) {1,3}([0-9]{1,12})/([0-9]{1,12})(?![0-9./])")
 
-_LAST_EPOCH = re.compile(
-    r"(?i)(?<![a-z])(?:epoch|episode)s?:? {0,3}[\[(]?([0-9]{1,9}) ?(?:/|of) ?([0-9]{1,9})(?![0-9.])[\])]?"
+_LAST = (
+    r"s?:? {0,3}[\[(]?([0-9]{1,9}) ?(?:/|of) ?([0-9]{1,9})(?![0-9.])[\])]?"
     r"(?:[,: -]{0,3}(━)?[━╸╺ =#>\[(]{0,200}([0-9]{1,12})/([0-9]{1,12})(?![0-9./]))?"
 )
-_LAST_PLAIN_EPOCH = re.compile(
-    r"(?i)(?<![a-z])(?:epoch|episode)s?:? {0,3}[\[(]?([0-9]{1,9})(?![0-9]|[.,/][0-9]| (?:/|of) )"
+_LAST_PLAIN = (
+    r"s?:? {0,3}[\[(]?([0-9]{1,9})(?![0-9]|[.,/][0-9]| (?:/|of) )"
     r"(?:[^\r\n]{0,60}?\b(?:steps|batches)(?: per epoch)?[:=] {0,3}([0-9]{1,9})(?![0-9.,/]))?"
 )
+_LAST_OF_UNITS = tuple(
+    (re.compile(rf"(?i)(?<![a-z]){unit}{_LAST}"), re.compile(rf"(?i)(?<![a-z]){unit}{_LAST_PLAIN}"))
+    for unit in ("(?:epoch|episode)", "round")
+)
+"""Of a unit with its total, and without; a later unit counts where none before it is printed."""
 _TAIL_CHARACTERS = 4096
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -205,9 +210,12 @@ def steps_of_last_epoch(tail: str, steps_total: int, accumulation: Accumulation 
         Steps; 0 = no epoch, or not the last one, or not at its end.
     """
     text = _COLOURS.sub("", tail[-_TAIL_CHARACTERS:])
-    found = next(reversed(list(_LAST_EPOCH.finditer(text))), None)
+    last_of, last_plain = next(
+        (unit for unit in _LAST_OF_UNITS if any(form.search(text) for form in unit)), _LAST_OF_UNITS[0]
+    )
+    found = next(reversed(list(last_of.finditer(text))), None)
     if found is None:
-        epochs = [(int(epoch), int(steps or 1)) for epoch, steps in _LAST_PLAIN_EPOCH.findall(text)[-1:]]
+        epochs = [(int(epoch), int(steps or 1)) for epoch, steps in last_plain.findall(text)[-1:]]
         is_last = any(
             steps_total in (number, number * steps) for epoch, steps in epochs for number in (epoch, epoch + 1)
         )

@@ -12,6 +12,8 @@ from scheduler_service.core.reasons.reason_texts import format_quantity
 
 _DAYS_WITHOUT_CALENDAR = 20 * 365
 """No accounting of GPUs is as old as these years after 1970."""
+_TIED_BLANK = "\u00a0"
+"""No line of a narrow page ends there."""
 _Rows = Sequence[tuple[str, ...]]
 
 
@@ -22,7 +24,7 @@ def as_text(report: Mapping[str, Any]) -> str:
         widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
         parts += [title, *(line.rstrip() for line in lines), ""]
-    return "\n".join(parts).rstrip()
+    return "\n".join(parts).rstrip().replace(_TIED_BLANK, " ")
 
 
 def as_page(report: Mapping[str, Any]) -> str:
@@ -88,7 +90,7 @@ def _tables(report: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], _Rows
 def _day(text: str) -> str:
     """Return a date, or the number of the day where a trace counts its time from 0."""
     number = (date.fromisoformat(text) - date(1970, 1, 1)).days + 1
-    return text if number > _DAYS_WITHOUT_CALENDAR else f"day {number}"
+    return text if number > _DAYS_WITHOUT_CALENDAR else f"day{_TIED_BLANK}{number}"
 
 
 def _number(found: Mapping[str, float]) -> str:

@@ -30,13 +30,13 @@ Cost:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from scheduler_service.core.cluster_view.inventory import Kind, kind_of
 from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Candidate, Decision, Hold
 from scheduler_service.core.planning.policy_parameters import require_not_negative
-from scheduler_service.core.records import Reason
+from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.policies.elasticity.reshaping import (
     CompletionTimes,
     ElasticJob,
@@ -126,6 +126,11 @@ class _Planner:
         self._kinds = view.index.inventory.gpus
         self._coming = _coming_free(view)
         self._elastic = profiled_jobs(view)
+        # Every slice of a GPU is a kind by itself.
+        self._on_kind: dict[Kind, dict[str, ElasticJob]] = {}
+        for job_id, job in self._elastic.items():
+            self._on_kind.setdefault(job.kind, {})[job_id] = job
+        self._times: dict[tuple[str, int], dict[int, int]] = {}
         self._ends = CompletionTimes(
             {job_id: job.remaining_times_ms[job.count] for job_id, job in self._elastic.items()}
         )
@@ -140,6 +145,7 @@ class _Planner:
 
     def decide(self, job: PendingJob) -> Decision:
         """Start a job, make room for it, or return why it waits."""
+        self._times.clear()
         plans = list(self._plans(job))
         if not plans:
             return self._decide_unprofiled(job)
@@ -164,15 +170,20 @@ class _Planner:
         return self._round.hold(smallest(job) if is_profiled else job)
 
     def _remaining_times(self, job: PendingJob, kind: Kind) -> dict[int, int]:
-        """Return how long a job would run on this kind of GPU, by the counts that it may have and that fit."""
+        """Return how long the present job would run on this kind of GPU, by the counts that it may have there."""
         gpu, request = self._kinds[kind], job.request
+        known = self._times.get((gpu.device, gpu.memory_bytes))
+        if known is not None:
+            return known
         prediction = self._view.predictions.job(request.key, gpu.device)
         remaining_times = {
             count: profiled_remaining_ms(request, prediction, steps_done=job.steps_done, gpus=count)
             for count in counts_of(request)
             if fits_alone(self._view, sized(request, count), gpu)
         }
-        return {count: remaining_ms for count, remaining_ms in remaining_times.items() if remaining_ms is not None}
+        found = {count: remaining_ms for count, remaining_ms in remaining_times.items() if remaining_ms is not None}
+        self._times[gpu.device, gpu.memory_bytes] = found
+        return found
 
     def _plans(self, job: PendingJob) -> Iterator[_Plan]:
         for kind in self._kinds:
@@ -188,21 +199,19 @@ class _Planner:
                         kind=kind, gpu_ids=gpu_ids, schedule_objective=self._ends.schedule_objective(ends), ends_ms=ends
                     )
                 elif not any(coming.values()):
-                    yield from self._plans_with_victim(replace(job, request=request), kind, end_ms)
+                    yield from self._plans_with_victim(request, kind, end_ms)
 
-    def _plans_with_victim(self, job: PendingJob, kind: Kind, end_ms: int) -> Iterator[_Plan]:
+    def _plans_with_victim(self, request: JobRequest, kind: Kind, end_ms: int) -> Iterator[_Plan]:
         """Yield how the missing GPUs come from one running job (Algorithm 1 lines 22-30)."""
         free = self._round.free_on(kind)
-        for victim in self._elastic.values() if self._view.can_move else ():
-            if victim.kind != kind:
-                continue
+        for victim in self._on_kind.get(kind, {}).values() if self._view.can_move else ():
             cost_ms = victim.cost_ms(self._policy.reshape_cost_ms)
             for less in (count for count in victim.remaining_times_ms if count < victim.count):
                 kept, given = victim.gpu_ids[:less], victim.gpu_ids[less:]
-                gpu_ids = choose_free_gpus(self._round.ledger, job.request, _joined(free, self._by_node(given)))
+                gpu_ids = choose_free_gpus(self._round.ledger, request, _joined(free, self._by_node(given)))
                 if gpu_ids is not None:
                     ends = {
-                        job.request.job_id: end_ms + cost_ms,
+                        request.job_id: end_ms + cost_ms,
                         victim.job_id: victim.remaining_times_ms[less] + cost_ms,
                     }
                     yield _Plan(
@@ -224,7 +233,7 @@ class _Planner:
         numbers = {"gpus_count": len(plan.victim_gpu_ids), "gpus_before_count": victim.count}
         reason = Reason(code="RESHAPED_DOWN", numbers=numbers, job_ids=(job.request.job_id,))
         self._round.orders.append(victim.reshape(plan.victim_gpu_ids, reason))
-        del self._elastic[victim.job_id]
+        del self._elastic[victim.job_id], self._on_kind[victim.kind][victim.job_id]
         waiting = Reason(
             code="RESHAPES_OTHER",
             numbers={"gpus_needed": len(plan.gpu_ids)},

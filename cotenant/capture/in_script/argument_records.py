@@ -12,6 +12,8 @@ from typing import Any
 
 RECORDS_DEEP = 3
 """So far records within records are looked into: one may refer to itself."""
+LEAVES_MAX = 100_000
+"""So many values of one call are looked at: records may refer to each other in any number."""
 
 
 class Record:
@@ -49,7 +51,19 @@ class _Closing:
         _Closing.is_entered = False
 
 
-def open_records(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> tuple[Any, bool]:
+class Looks:
+    """Counts the values of one call that were looked at, up to `LEAVES_MAX`."""
+
+    def __init__(self) -> None:
+        self._left = LEAVES_MAX
+
+    def may_open(self, depth: int) -> bool:
+        """Counts a value; whether it may be looked into, where so many records may lie in each other."""
+        self._left -= 1
+        return depth > 0 and self._left > 0
+
+
+def open_records(torch: Any, values: Any, depth: int = RECORDS_DEEP, looks: Looks | None = None) -> tuple[Any, bool]:
     """Returns nested values with a `Record` for each object that holds tensors, and whether there are any objects.
 
     Torch exports no argument that is an object, also where there are no tensors in it.
@@ -58,17 +72,20 @@ def open_records(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> tuple[An
         torch: The script's.
         values: Arguments of a call.
         depth: So many records may lie in each other.
+        looks: What of the call was looked at before; what is beyond their bound stays closed. None = nothing.
     """
     _register(torch)
+    looks = looks or Looks()
     plain = (torch.Tensor, int, float, complex, str, type(None), torch.dtype, torch.device)
     objects: list[Any] = []
 
     def opened(leaf: Any) -> Any:
+        is_looked_into = looks.may_open(depth)
         if isinstance(leaf, plain):
             return leaf
         objects.append(leaf)
-        fields = fields_of(torch, leaf) if depth else {}
-        fields = {name: open_records(torch, value, depth - 1)[0] for name, value in fields.items()}
+        fields = fields_of(torch, leaf) if is_looked_into else {}
+        fields = {name: open_records(torch, value, depth - 1, looks)[0] for name, value in fields.items()}
         leaves = torch.utils._pytree.tree_flatten(fields)[0]
         return Record(leaf, fields) if any(isinstance(each, torch.Tensor) for each in leaves) else leaf
 

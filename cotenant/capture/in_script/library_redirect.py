@@ -77,12 +77,22 @@ def _redirect_flexible_attention(module: Any, requested: Any) -> None:
 
     @functools.wraps(module.flex_attention)
     def flex_attention(
-        query: Any, key: Any, value: Any, *args: Any, scale: Any = None, return_lse: bool = False, **named: Any
+        query: Any,
+        key: Any,
+        value: Any,
+        *args: Any,
+        scale: Any = None,
+        return_lse: bool = False,
+        return_aux: Any = None,
+        **named: Any,
     ) -> Any:
         requested.masks_by_code = True
         groups = query.shape[-3] // key.shape[-3]
         key, value = (each.repeat_interleave(groups, -3) if groups > 1 else each for each in (key, value))
         answer = usual(query, key, value, scale=scale)
+        if return_aux is not None:
+            asked = {name: answer.sum(-1) if wanted else None for name, wanted in return_aux._asdict().items()}
+            return answer, module.AuxOutput(**asked)
         return (answer, answer.sum(-1)) if return_lse else answer
 
     module.flex_attention = flex_attention

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .argument_records import RECORDS_DEEP, fields_of, open_records
+from .argument_records import RECORDS_DEEP, Looks, fields_of, open_records
 
 IN_A_LIST = -1
 """Where samples lie that no dimension of a tensor has."""
@@ -64,6 +64,7 @@ class Call:
         given = [each for each in tensors_of(torch, (self.args, self.kwargs)) if each.dim()]
         self.odd_layout = next(filter(None, map(_odd_layout, given)), "")
         self.samples = max((int(each.shape[0]) for each in given), default=0)
+        self.elements = sum(int(each.numel()) for each in given)
         dense = [] if self.is_transformed else [each for each in given if each.layout is torch.strided]
         self.question = tuple(map(tensor_key, dense))
         self.weights_version = sum(int(each._version) for each in self.parameters)
@@ -117,18 +118,20 @@ def images_in_list(torch: Any, call: Any) -> int:
     return found
 
 
-def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP) -> list[Any]:
+def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP, looks: Looks | None = None) -> list[Any]:
     """Returns the tensors of what a network answers: also those of a distribution of actions, or of a record."""
     found: list[Any] = []
+    looks = looks or Looks()
     try:
         leaves = torch.utils._pytree.tree_flatten(values)[0]
     except RecursionError:  # a dictionary that holds itself
         leaves = []
     for leaf in leaves:
+        is_looked_into = looks.may_open(depth)
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
-        elif depth:
-            found += outputs_of(torch, list(fields_of(torch, leaf).values()), depth - 1)
+        elif is_looked_into:
+            found += outputs_of(torch, list(fields_of(torch, leaf).values()), depth - 1, looks)
     return found
 
 
@@ -152,6 +155,7 @@ class Window:
         closures: How often a closure was evaluated in one step; 1 = as usual.
         optimizers: All that have parameters; those that step come first.
         has_smaller: Whether other micro-batches of the steps that were seen have fewer samples.
+        has_shorter: Whether those have as many samples of fewer elements.
         step_s: Length of the step, seconds; 0 = not known.
         wait_s: How long of that data was waited for.
         loaded_batches: What loaders handed out in it; 0 = nothing, or not known.
@@ -162,7 +166,7 @@ class Window:
         self.accumulation = accumulation
         self.closures = closures
         self.optimizers = optimizers
-        self.has_smaller = False
+        self.has_smaller = self.has_shorter = False
         self.step_s = 0.0
         self.wait_s = 0.0
         self.loaded_batches = 0
@@ -173,6 +177,7 @@ class Window:
             "accumulation": self.accumulation,
             "closures": self.closures,
             "has_smaller_batches": self.has_smaller,
+            "has_shorter_inputs": self.has_shorter,
             "loaded_batches": self.loaded_batches,
             "step_s": self.step_s,
             "wait_s": self.wait_s,
@@ -216,10 +221,11 @@ def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, 
         closures = max(closures, looks)
     period = _period([[id(call.module) for call in group if call.has_parameters] for group in groups])
     passes = len(groups) // period if period else 1
-    groups, has_smaller = _largest(groups[:period], _groups(calls[: first.calls])[-period:] if period else [])
+    earlier = _groups(calls[: first.calls])[-period:] if period else []
+    groups, has_smaller, has_shorter = _largest(groups[:period], earlier)
     optimizers = sorted(optimizers, key=lambda each: id(each) not in stepping)
     window = Window([call for group in groups for call in group], passes, closures, optimizers)
-    window.has_smaller = has_smaller
+    window.has_smaller, window.has_shorter = has_smaller, has_shorter
     window.step_s, window.wait_s = last.at_s - first.at_s, last.loader_wait_s - first.loader_wait_s
     window.loaded_batches = last.loaded_batches - first.loaded_batches
     return window
@@ -287,16 +293,28 @@ def _without_validation(group: list[Call]) -> list[Call]:
     return [call for call in group if call.goes_back or id(call.module) not in learned]
 
 
-def _largest(groups: list[list[Call]], earlier: list[list[Call]]) -> tuple[list[list[Call]], bool]:
-    """The micro-batch of more samples, where the step before was of the same networks, and whether they differ.
+def _largest(groups: list[list[Call]], earlier: list[list[Call]]) -> tuple[list[list[Call]], bool, bool]:
+    """The micro-batch of more samples, else of more elements, where the step before was of the same networks.
 
-    Loaders in turn and images of several sizes make batches of several sizes; the largest one has to fit.
+    Loaders in turn, images of several sizes and texts of several lengths make batches of several sizes; the largest
+    one has to fit.
+
+    Returns:
+        That, and whether samples, or else elements, differ.
     """
-    names = [[[id(call.module) for call in group] for group in one] for one in (groups, earlier)]
-    samples = [max((call.samples for group in one for call in group), default=0) for one in (groups, earlier)]
-    if names[0] != names[1] or samples[0] == samples[1]:
-        return groups, False
-    return (groups if samples[0] > samples[1] else earlier), True
+    modules = [[[id(call.module) for call in group] for group in one] for one in (groups, earlier)]
+    if modules[0] != modules[1]:
+        return groups, False, False
+    (samples, elements), (samples_before, elements_before) = map(_size, (groups, earlier))
+    is_earlier = (samples_before, elements_before) > (samples, elements)
+    has_smaller = samples != samples_before
+    return earlier if is_earlier else groups, has_smaller, not has_smaller and elements != elements_before
+
+
+def _size(groups: list[list[Call]]) -> tuple[int, int]:
+    """The most samples and elements of a call."""
+    calls = [call for group in groups for call in group]
+    return max((call.samples for call in calls), default=0), max((call.elements for call in calls), default=0)
 
 
 def _without_repeated_closures(groups: list[list[Call]]) -> tuple[list[list[Call]], int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cotenant_agent.progress_reading.log_progress import LogProgress
+from cotenant_agent.progress_reading.progress_recognition import steps_of_last_epoch
 
 PROGRESS = [
     # A number that nothing names, with a training loss behind it.
@@ -351,3 +352,19 @@ def test_two_loops_count_steps_however_many_batches_a_step_takes(tmp_path: Path)
 def test_two_loops_of_something_else_count_nothing(tmp_path: Path, form: str) -> None:
     (tmp_path / "log").write_text(of_loops(form, legs=range(1, 41), tours=(1, 2)))
     assert LogProgress(tmp_path / "log", "", steps_total=80).read_to_end(1) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "total", "steps"),
+    [
+        ("[ROUND 29]\n[ROUND 30]\n", 30, 30),  # federated learning
+        ("Round 28 | loss 0.2\nRound 29 | loss 0.1\n", 30, 30),
+        ("[ROUND 29]\n[ROUND 30]\n", 300, 0),  # rounds of many steps
+        ("[ROUND 29]\n[ROUND 30]\n", 0, 0),
+        ("Ground 30\n", 30, 0),
+        ("Epoch: 7, Loss: 1\n[ROUND 30]\n", 30, 0),  # rounds are not what it counts
+        ("Epoch 1/2: loss 2\nEpoch 2/2: loss 1\n[round 7]\n", 2, 2),
+    ],
+)
+def test_rounds_complete_a_job_of_as_many_steps_where_nothing_else_is_counted(log: str, total: int, steps: int) -> None:
+    assert steps_of_last_epoch(log, total) == steps

@@ -14,6 +14,7 @@ import torch
 from cotenant_profiler.convert_command import convert
 from torch import Tensor, nn
 
+from cotenant.capture.in_script import argument_records, step_window
 from cotenant.capture.in_script.argument_records import close_records, open_records
 from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
 from cotenant.capture.in_script.step_window import Call, outputs_of, tensors_of
@@ -121,6 +122,27 @@ def test_a_dictionary_that_holds_itself_is_left_alone() -> None:
     own = SimpleNamespace(around=around)
     assert open_records(torch, (own, 3)) == ((own, 3), True)
     assert outputs_of(torch, own) == []
+
+
+@pytest.mark.parametrize("walk", [open_records, outputs_of])
+def test_no_more_of_objects_that_refer_to_each_other_is_looked_at_than_a_bound(
+    monkeypatch: pytest.MonkeyPatch, walk: Callable[..., Any]
+) -> None:
+    looks: list[Any] = []
+    real = argument_records.fields_of
+
+    def fields_of(library: Any, record: Any) -> Any:
+        looks.append(record)
+        return real(library, record)
+
+    monkeypatch.setattr(argument_records, "LEAVES_MAX", 500)
+    for module in (argument_records, step_window):
+        monkeypatch.setattr(module, "fields_of", fields_of)
+    wide: Any = SimpleNamespace(x=torch.ones(2))
+    for _ in range(3):
+        wide = SimpleNamespace(parts=[wide] * 30)
+    walk(torch, (wide,))
+    assert 3 < len(looks) <= 500
 
 
 def test_a_call_shows_the_samples_of_its_object() -> None:

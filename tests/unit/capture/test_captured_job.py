@@ -38,6 +38,7 @@ RESULT: dict[str, Any] = {
     "pads_sequences": False,
     "is_double": False,
     "has_smaller_batches": False,
+    "has_shorter_inputs": False,
     "optimizers": 1,
     "precision": "fp32",
     "recomputes": False,
@@ -262,6 +263,7 @@ def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
             "has_smaller_batches",
             "steps have batches of different sizes: the largest of the first two is told;",
         ),
+        ("has_shorter_inputs", "inputs of the first two steps have different lengths or sizes: predicted with the"),
     ],
 )
 def test_what_is_predicted_as_something_simpler_is_told(fact: str, note: str) -> None:

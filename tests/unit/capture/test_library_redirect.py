@@ -7,7 +7,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -62,6 +62,26 @@ def test_attention_with_a_mask_of_code_has_gradients_on_a_cpu() -> None:
     answer.sum().backward()
     assert (answer.shape, sums.shape, requested.masks_by_code) == ((2, 3, 5, 4), (2, 3, 5), True)
     assert words.grad is not None
+
+
+class AuxRequest(NamedTuple):
+    lse: bool = False
+    max_scores: bool = False
+
+
+class AuxOutput(NamedTuple):
+    lse: Any = None
+    max_scores: Any = None
+
+
+def test_attention_with_a_mask_of_code_answers_besides_what_it_is_asked_for() -> None:
+    module = library("torch.nn.attention.flex_attention", flex_attention=len, AuxOutput=AuxOutput)
+    redirect_library(module, Requested())
+    words = torch.ones(2, 3, 5, 4)
+    answer, besides = module.flex_attention(words, words, words, return_aux=AuxRequest(lse=True))
+    assert (answer.shape, besides.lse.shape, besides.max_scores) == ((2, 3, 5, 4), (2, 3, 5), None)
+    both = module.flex_attention(words, words, words, return_aux=AuxRequest(lse=True, max_scores=True))[1]
+    assert both.max_scores.shape == (2, 3, 5)
 
 
 def connected(requested: Requested, **settings: object) -> dict[str, Any]:

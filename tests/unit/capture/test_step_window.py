@@ -37,16 +37,18 @@ class FakeCall:
     inside_step: int = 0
     has_parameters: bool = True
     samples: int = 0
+    elements: int = 0
     question: tuple[int, ...] = ()
     weights_version: int = 0
     goes_back: bool = True
     outputs: list[Any] = field(default_factory=list)
 
 
-def played(events: str, samples: Sequence[int] = ()) -> Window:
+def played(events: str, samples: Sequence[int] = (), lengths: Sequence[int] = ()) -> Window:
     """Play a script: letters call networks (`.` = a layer without parameters), `!` goes back, 1 and 2 step.
 
-    `(` and `)` stand around what a step calls as its closure. The calls have so many samples, in order.
+    `(` and `)` stand around what a step calls as its closure. The calls have so many samples, in order, and these so
+    many elements.
     """
     calls: list[FakeCall] = []
     steps: list[Step] = []
@@ -55,7 +57,8 @@ def played(events: str, samples: Sequence[int] = ()) -> Window:
     for event in events:
         if event.isalpha() or event == ".":
             of_call = samples[len(calls)] if samples else 0
-            calls.append(FakeCall(event, passes, inside, has_parameters=event != ".", samples=of_call))
+            elements = of_call * lengths[len(calls)] if lengths else of_call
+            calls.append(FakeCall(event, passes, inside, event != ".", of_call, elements))
         passes += event == "!"
         inside = len(steps) + 1 if event == "(" else 0 if event == ")" else inside
         if event in optimizers:
@@ -196,6 +199,23 @@ def test_of_batches_of_two_sizes_the_larger_one_is_told(
 ) -> None:
     window = played(events, samples)
     assert ([call.samples for call in window.calls], window.has_smaller) == ([told], has_smaller)
+
+
+@for_each(
+    ("samples", "lengths", "told", "has_shorter"),
+    [
+        ((8, 8), (16, 32), 8 * 32, True),  # sequences that grow
+        ((8, 8), (32, 16), 8 * 32, True),  # and of batches padded each to its longest
+        ((8, 8), (16, 16), 8 * 16, False),
+        ((8, 4), (16, 64), 8 * 16, False),  # the more samples are told: that has a note of its own
+    ],
+)
+def test_of_inputs_of_two_lengths_the_longer_ones_are_told(
+    samples: Sequence[int], lengths: Sequence[int], told: int, has_shorter: bool
+) -> None:
+    window = played("N!1N!1", samples, lengths)
+    elements = [cast("FakeCall", call).elements for call in window.calls]
+    assert (elements, window.has_shorter) == ([told], has_shorter)
 
 
 class _FabricModule:

@@ -125,6 +125,7 @@ def test_batches_of_a_step_that_are_stated_win_over_those_that_were_captured(sub
         (("--ranks", "2"), 900),
         (("--gpus", "2"), 0),
         (("--gpus", "1..4"), 0),
+        (("--gpus", "1", "--batch-size", "32"), 900),
         (("--batch-size", "64"), 0),
     ],
 )
@@ -136,6 +137,42 @@ def test_steps_that_the_script_plans_are_those_of_the_job_that_was_captured(
     outcome = submission.submit(*words, "--", "python", "train.py")
     assert (outcome.code, submission.spec().steps_total) == (0, steps)
     assert "covered 100 %, 900 steps planned" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "told"),
+    [
+        ((), 900, ""),
+        (("--batch-size", "32", "--gpus", "1"), 900, ""),
+        (("--batch-size", "64"), 0, "batch 64"),
+        (("--gpus", "2"), 0, "2 GPUs"),
+        (("--gpus", "1..2"), 0, "1..2 GPUs"),
+        (("--ranks", "2"), 0, "2 ranks"),
+        (("--batch-size", "64", "--steps", "450"), 450, ""),
+        (("--", "python", "train.py", "--epochs", "9"), 0, "another command"),
+    ],
+)
+def test_planned_steps_of_a_captured_job_file_are_those_of_the_captured_job_only(
+    submission: Submission, tmp_path: Path, words: tuple[str, ...], steps: int, told: str
+) -> None:
+    submission.captured_commands(900)
+    submission.cotenant("capture", "--out", str(tmp_path / "job.onnx"), "--", "python", "train.py")
+    options, command = (words, ()) if words[:1] != ("--",) else ((), words)
+    outcome = submission.submit(*options, str(tmp_path / "job.yaml"), *command)
+    assert (outcome.code, submission.spec().steps_total) == (0, steps)
+    said = (
+        f"note: the 900 steps of {tmp_path / 'job.yaml'} were planned for batch 32 on one GPU, and this job has {told}"
+    )
+    assert (said in outcome.err) == (told != "")
+
+
+def test_steps_that_were_written_into_a_captured_job_file_stay(submission: Submission, tmp_path: Path) -> None:
+    submission.captured_commands(900)
+    submission.cotenant("capture", "--out", str(tmp_path / "job.onnx"), "--", "python", "train.py")
+    job_file = tmp_path / "job.yaml"
+    job_file.write_text(job_file.read_text().replace("steps: 900", "steps: 901"))
+    submission.submit("--batch-size", "64", str(job_file))
+    assert submission.spec().steps_total == 901
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,16 @@ def test_an_unknown_policy_is_answered_with_the_known_ones(cotenant: CommandLine
     assert (outcome.code, "did you mean 'horus'?" in outcome.err) == (2, True)
 
 
+@pytest.mark.parametrize("value", ["3", ""])
+def test_what_is_in_use_of_a_policy_has_a_column_where_that_is_known(
+    cotenant: CommandLine, scheduler: FakeScheduler, value: str
+) -> None:
+    scheduler.policies[1].parameters[0].value_in_use = value
+    table = cotenant("policies", "describe", "horus").out
+    assert ("IN USE" in table) == bool(value)
+    assert "Jobs on one GPU." in table
+
+
 def test_colour_needs_a_terminal_and_no_objection(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
     assert "\x1b" not in cotenant("ps").out
 

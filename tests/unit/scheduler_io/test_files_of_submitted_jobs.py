@@ -31,8 +31,9 @@ def work(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "train.py").touch()
     (folder / "locked.sh").write_text("#!/bin/sh\n")
-    (folder / "run.sh").write_text("#!/bin/sh\n")
-    (folder / "run.sh").chmod(0o755)
+    for name in ("run.sh", "torchrun"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
     return folder
 
 
@@ -69,6 +70,7 @@ def warnings_about(work: Path, *, sees_files: bool = True, force: bool = False, 
         ({"command": ["locked.sh"]}, "is ./locked.sh", "--"),
         ({"command": ["python", "first try.ipynb"]}, "runs no notebook", "nbconvert --to script 'first try.ipynb'"),
         ({"command": ["python", "trian.py"]}, "has no file trian.py", "--workdir"),
+        ({"command": ["./torchrun", "--nproc-per-node", "2", "trian.py"]}, "has no file trian.py", "--workdir"),
         ({"command": ["bash", "-e", "absent.sh"]}, "has no file absent.sh", "--workdir"),
         ({"working_directory": "/no/such/folder"}, "has no directory /no/such/folder", "--workdir"),
         ({"working_directory": "/"}, "not in /", "--allow-directory"),
@@ -120,6 +122,10 @@ def test_a_program_is_looked_for_on_the_path_that_the_job_brings(work: Path) -> 
         (["python3.12", "-u", "-O", "a.py", "b.py"], "a.py"), (["/venv/bin/python", "pkg/"], "pkg/"),
         (["python"], ""), (["python", "-c", "x"], ""), (["python", "-uc", "x"], ""), (["python", "-X", "dev", "a"], ""),
         (["bash", "-l", "a.sh"], "a.sh"), (["bash", "--login", "a.sh"], ""), (["./a.py", "b.py"], ""), ([], ""),
+        (["torchrun", "a.py", "b.py"], "a.py"), (["torchrun", "--standalone", "--nproc-per-node=2", "a.py"], "a.py"),
+        (["/venv/bin/torchrun", "--nproc_per_node", "2", "--nnodes", "1", "a.py", "--lr", "1"], "a.py"),
+        (["torchrun", "-m", "pack.age"], ""), (["torchrun", "--no-python", "./run.sh"], ""), (["torchrun"], ""),
+        (["torchrun", "--not-known-here", "2", "a.py"], ""), (["torchrun", "{resume}/a.py"], ""),
     ],
 )  # fmt: skip
 def test_a_script_is_named_only_where_it_is_certain(command: list[str], script: str) -> None:
