@@ -6,7 +6,8 @@ device at once. What others do on the device meanwhile is watched, and said in t
 Where a driver reports a process' memory, a network's is read there. A stand-in device has none: all that a job's
 process holds counts, its script's data included, so each network is trained once more as by a plain script for its
 memory. There the framework is imported once, and all measuring processes are forked from that: on a slow core six
-imports would take longer than the minute.
+imports would take longer than the minute. On a GPU all processes that will be needed import it at once: one after the
+other took so long on an H200 that no time was left for pairs.
 The minute is kept: a network or a pair that no longer fits into it is left out; without a network there is no record.
 """
 
@@ -41,6 +42,8 @@ TIME_MS_MAX: Final = 60_000
 """For all of it."""
 PARTS: Final = 8
 """Of which a listener is told where everything fits: rates, three networks, four pairs, none of them once more."""
+GPU_WORKERS: Final = 6
+"""One for the rates, one for each of three networks, two for pairs."""
 RATE_MS: Final = 400
 WINDOW_MS: Final = 700
 WINDOWS: Final = 3
@@ -77,6 +80,7 @@ class _Calibrator:
         # Of a device without a driver: starting a process costs more there than a measurement.
         self._kept_worker: WorkerClient | None = None
         self._framework: FrameworkClient | None = None
+        self._started_ahead: list[WorkerClient] = []
 
     def __enter__(self) -> Self:
         return self
@@ -88,10 +92,14 @@ class _Calibrator:
             self._kept_worker.close()
         if self._framework is not None:
             self._framework.close()
+        for worker in self._started_ahead:
+            worker.close()
 
     def import_framework(self) -> None:
-        """Begin to import it where workers are forked; on a GPU each starts by itself."""
-        if not isinstance(self._device, NvidiaDevice):
+        """Begin to import it: where workers are forked, or in all that will be on a GPU, which hold none of it yet."""
+        if isinstance(self._device, NvidiaDevice):
+            self._started_ahead = [WorkerClient(self._device.place) for _ in range(GPU_WORKERS)]
+        else:
             self._framework = FrameworkClient(self._device.place.arguments)
 
     def refuse_busy(self) -> None:
@@ -155,6 +163,8 @@ class _Calibrator:
             except WorkerError:
                 self._remaining_ms()
                 raise
+        if self._started_ahead and keeps_freed_memory:
+            return self._started_ahead.pop()
         return WorkerClient(self._device.place, keeps_freed_memory=keeps_freed_memory)
 
     def _windows(self, worker: WorkerClient, job: JobSpec) -> list[dict[str, Any]]:
