@@ -189,8 +189,7 @@ class Tiresias:
 
     def is_protected(self, view: SchedulingView, job: RunningJob) -> bool:
         """Return whether a running job has not yet earned back its start."""
-        earned_ms = max(self.run_min_ms, self.run_per_cost_ratio * job.request.migration_cost_ms)
-        return view.now_ms - job.started_at_ms < earned_ms
+        return view.now_ms - job.started_at_ms < self.rules.earned_ms(job.request.migration_cost_ms)
 
 
 class _Places:
@@ -216,11 +215,11 @@ class _Places:
 
     def of_victim(self, job_id: str) -> float | None:
         """Return the place of a running job; None = it makes no room yet."""
-        if self._policy.is_protected(self._view, self._view.index.reported[job_id]):
-            return None
-        if self.kept is not None:
-            return self._place(self.kept.turn_of(job_id))
-        return self._place(self._policy.order(self._view, self._view.running[job_id]))
+        kept = self.kept
+        if kept is not None:  # which knows of a job what is asked here without its record
+            return None if kept.is_protected(job_id, self._view.now_ms) else self._place(kept.turn_of(job_id))
+        is_protected = self._policy.is_protected(self._view, self._view.index.reported[job_id])
+        return None if is_protected else self._place(self._policy.order(self._view, self._view.running[job_id]))
 
     @cached_property
     def kept(self) -> KeptServiceMeasures | None:

@@ -86,6 +86,9 @@ class Watch:
             for job_id, job in view.running.items()
         )
         assert [kept.turn_of(job_id) for *_, job_id in turns] == turns
+        for job_id, job in view.running.items():
+            earned_ms = max(RULES.run_min_ms, RULES.run_per_cost_ratio * job.request.migration_cost_ms)
+            assert kept.is_protected(job_id, view.now_ms) is (view.now_ms - job.started_at_ms < earned_ms)
         assert [kept.jobs_before(turn) for turn in turns] == [*range(len(turns))]
         assert kept.jobs_before((len(RULES.limits_gpu_ms) + 1, 0, "")) == len(turns)
 

@@ -41,6 +41,10 @@ class ServiceRules(NamedTuple):
     run_min_ms: float
     run_per_cost_ratio: float
 
+    def earned_ms(self, migration_cost_ms: float) -> float:
+        """Return how long a job has to run before it may be stopped."""
+        return max(self.run_min_ms, self.run_per_cost_ratio * migration_cost_ms)
+
 
 class _Noted(NamedTuple):
     """What is known of one job until an instant.
@@ -115,6 +119,11 @@ class KeptServiceMeasures:
     def turn_of(self, job_id: str) -> Turn:
         """Return where a running job stands."""
         return self._noted[job_id].turn
+
+    def is_protected(self, job_id: str, now_ms: int) -> bool:
+        """Return whether a running job has not yet run long enough to be stopped."""
+        *_, started_at_ms, migration_cost_ms = self._noted[job_id].line
+        return now_ms - started_at_ms < self._rules.earned_ms(migration_cost_ms)
 
     def next_change_ms(self, measure_min: float) -> float:
         """Return before when no number becomes as large as this that was smaller; inf = none does without a fact."""
@@ -196,7 +205,7 @@ class KeptServiceMeasures:
         turn, number = (level, submitted_at_ms, job_id), level * LEVEL_MS + submitted_at_ms
         if not positions:
             return _Noted(line, positions, turn, inf, leaves_ms, inf, inf, inf)
-        first_ms, earned_ms = leaves_ms, max(self._rules.run_min_ms, self._rules.run_per_cost_ratio * migration_cost_ms)
+        first_ms, earned_ms = leaves_ms, self._rules.earned_ms(migration_cost_ms)
         if now_ms - started_at_ms < earned_ms:
             number, first_ms = -inf, float(max(ceil(started_at_ms + earned_ms), now_ms + 1))
         if first_ms == inf:
