@@ -178,10 +178,27 @@ def test_a_job_that_starts_again_where_it_ran_is_protected_again_though_nobody_l
     assert number() == -inf
 
 
-def test_instants_that_facts_have_overtaken_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_service.core.cluster_view.service_measures.DUES_PER_GPU_MAX", 1)
-    watch = watched(1)
-    assert watch.run is not None
-    kept = watch.run.engine._view(explain=False).index.service_measures(RULES)
-    assert kept is not None
-    assert len(kept._dues) <= 8
+class DueWatch(Watch):
+    """Counts the instants that are kept, and the jobs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = list[tuple[int, int]]()
+
+    def __call__(self, event: Event, commands: list[Command]) -> None:
+        super().__call__(event, commands)
+        assert self.run is not None
+        kept = self.run.engine._view(explain=False).index.service_measures(RULES)
+        assert kept is not None
+        self.counts.append((len(kept._dues), len(kept._noted)))
+
+
+@pytest.mark.parametrize("dues_per_job_max", [1, 8])
+def test_instants_that_facts_have_overtaken_are_forgotten(
+    dues_per_job_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler_service.core.cluster_view.service_measures.DUES_PER_JOB_MAX", dues_per_job_max)
+    watch = DueWatch()
+    watched(1, watch, policy="fifo")
+    dues_max, jobs_max = map(max, zip(*watch.counts, strict=True))
+    assert (dues_max > jobs_max) is (dues_per_job_max > 1)

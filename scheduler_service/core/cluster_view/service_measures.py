@@ -24,7 +24,7 @@ from scheduler_service.core.state import ClusterState
 LEVEL_MS: Final = 2.0**44
 """More than any time of submission: a level and a submission are one number, exact for hundreds of levels."""
 
-DUES_PER_GPU_MAX: Final = 8
+DUES_PER_JOB_MAX: Final = 8
 """Of the instants at which something was to change and that facts have overtaken, no more are kept."""
 
 
@@ -153,8 +153,9 @@ class KeptServiceMeasures:
                 continue
             stay.append((line, positions, job_id))
         self.touched.clear()
-        if len(known) > len(self._state.running) - sum(job_id not in known for *_, job_id in stay):
-            for job_id in known.keys() - self._state.running.keys():  # so many have left that not all were named
+        joining = sum(job_id not in known for *_, job_id in stay)
+        if len(known) + joining > len(self._state.running):  # so many have left that not all were named
+            for job_id in known.keys() - self._state.running.keys():
                 self._take_out(known[job_id])
         for line, positions, job_id in stay:
             self._put(self._find(line, positions, job_id, now_ms))
@@ -195,7 +196,7 @@ class KeptServiceMeasures:
 
     def _note_due(self, due_ms: float, job_id: str) -> None:
         insort(self._dues, (due_ms, job_id))
-        if len(self._dues) > DUES_PER_GPU_MAX * len(self.least):
+        if len(self._dues) > DUES_PER_JOB_MAX * len(self._noted):
             self._dues = sorted((one.due_ms, one.turn[2]) for one in self._noted.values() if one.due_ms < inf)
 
     def _find(self, line: ServiceLine, positions: Sequence[int], job_id: str, now_ms: int) -> _Noted:
