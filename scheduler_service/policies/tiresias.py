@@ -293,8 +293,7 @@ class _MoreServedMakeRoom:
 
     def may_make_room(self, gpus: int, turn: Turn) -> bool:
         """See `RoomMaker.may_make_room`."""
-        # `_measure_of` without the call: this is asked several times in every round.
-        return turn[0] * LEVEL_MS + turn[1] <= self._late.reach_ms(gpus)
+        return _measure_of(turn) <= self._late.reach_ms(gpus)
 
     def has_failed(self, shape: object) -> bool:
         """See `RoomMaker.has_failed`."""
