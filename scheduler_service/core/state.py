@@ -209,7 +209,8 @@ class ClusterState:
             self.decisions.expect(job_id)
         if job.phase not in HOLDING_PHASES:
             self._running.drop(job_id)
-            self.occupancy.touched_job_ids.discard(job_id)
+            if before is not None and before.phase in HOLDING_PHASES:
+                self.occupancy.touch_left(job_id, self._running.keys())
         elif job.phase is _STARTING:
             self._running.drop(job_id)  # a job that was moved is the newest again
         if job.has_ended:

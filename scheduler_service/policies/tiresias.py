@@ -30,7 +30,7 @@ Cost:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from math import ceil, inf
@@ -39,11 +39,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.cluster_view.gpu_arrays import GpuArrays, Positions
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.remaining_time_queue import ServiceQueue, Turn, shape_of
 from scheduler_service.core.cluster_view.remaining_times import ServiceTimes
-from scheduler_service.core.cluster_view.service_measures import LEVEL_MS, ServiceRules
+from scheduler_service.core.cluster_view.service_measures import LEVEL_MS, KeptServiceMeasures, ServiceRules
 from scheduler_service.core.cluster_view.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.errors import PolicyParameterError
@@ -132,7 +131,7 @@ class Tiresias:
         if not view.pending:
             return None
         kept, queue = view.index.service_measures(self.rules), view.index.by_service(self.limits_gpu_ms)
-        if self.promote_ratio or (bool((view.index.counted_arrays.jobs_on > 1).any()) if kept is None else kept.shared):
+        if self.promote_ratio or bool((view.index.counted_arrays.jobs_on > 1).any()):
             return view.now_ms
         if kept is not None and queue is not None:
             first_ms = kept.next_change_ms(min([_measure_of(heads[0]) for heads in queue.heads.values()]))
@@ -190,8 +189,7 @@ class Tiresias:
 
     def is_protected(self, view: SchedulingView, job: RunningJob) -> bool:
         """Return whether a running job has not yet earned back its start."""
-        earned_ms = max(self.run_min_ms, self.run_per_cost_ratio * job.request.migration_cost_ms)
-        return view.now_ms - job.started_at_ms < earned_ms
+        return view.now_ms - job.started_at_ms < self.rules.earned_ms(job.request.migration_cost_ms)
 
 
 class _Places:
@@ -201,88 +199,44 @@ class _Places:
         policy: Knows the order.
         view: The jobs.
         queue: The waiting ones in order; None = they are to be sorted.
-        in_columns: Running jobs are sorted by what is known of each GPU, without a look at each job.
+        is_kept: What is kept of running jobs may be read, where it is; otherwise they are sorted.
     """
 
-    def __init__(self, policy: Tiresias, view: SchedulingView, queue: ServiceQueue | None, *, in_columns: bool) -> None:
-        self._policy, self._view, self._queue, self._in_columns = policy, view, queue, in_columns
+    def __init__(self, policy: Tiresias, view: SchedulingView, queue: ServiceQueue | None, *, is_kept: bool) -> None:
+        self._policy, self._view, self._queue, self._is_kept = policy, view, queue, is_kept
 
-    def of(self, job: PendingJob | RunningJob) -> float:
-        """Return the place of a job."""
-        order = self._policy.order(self._view, job)
+    def of(self, job: PendingJob) -> float:
+        """Return the place of a waiting job."""
+        return self._place(self._policy.order(self._view, job))
+
+    def _place(self, order: Turn) -> float:
         waiting = self._queue.jobs_before(order) if self._queue is not None else bisect_left(self._waiting, order)
         return float(waiting + self._running_before(order))
 
     def of_victim(self, job_id: str) -> float | None:
         """Return the place of a running job; None = it makes no room yet."""
+        kept = self.kept
+        if kept is not None:  # which knows of a job what is asked here without its record
+            return None if kept.is_protected(job_id, self._view.now_ms) else self._place(kept.turn_of(job_id))
         is_protected = self._policy.is_protected(self._view, self._view.index.reported[job_id])
-        return None if is_protected else self.of(self._view.running[job_id])
-
-    def _running_before(self, order: tuple[int, int, str]) -> int:
-        measures, positions = self._alone
-        measure = _measure_of(order)
-        # Counted, not sorted: most rounds that compare jobs at all compare two or three.
-        first = int(np.count_nonzero(measures < measure))
-        equals = positions[measures == measure].tolist()
-        return first + sum(map(order[2].__gt__, map(self._job_at, equals))) + bisect_left(self._others, order)
+        return None if is_protected else self._place(self._policy.order(self._view, self._view.running[job_id]))
 
     @cached_property
-    def _alone(self) -> tuple[NDArray[np.float64], Positions]:
-        """The running jobs with an open GPU for themselves: the measure of each, and such a GPU."""
-        if not self._in_columns:
-            return np.empty(0), np.empty(0, dtype=np.intp)
-        index = self._view.index
-        times, is_alone = index.service_times, self._arrays.jobs_on == 1
-        is_first = np.zeros(len(is_alone), dtype=np.bool_)
-        is_first[times.job_of[is_alone]] = True
-        found = np.flatnonzero(is_first)
-        return self.measures[found], found
+    def kept(self) -> KeptServiceMeasures | None:
+        """What is kept of all running jobs; None = that is to be found."""
+        return self._view.index.service_measures(self._policy.rules) if self._is_kept else None
+
+    def _running_before(self, order: Turn) -> int:
+        if self.kept is not None:
+            return self.kept.jobs_before(order)
+        return bisect_left(self._running, order)
 
     @cached_property
-    def measures(self) -> NDArray[np.float64]:
-        """Queue and submission of the one job on each GPU as one number, by position."""
-        times = self._view.index.service_times
-        levels = _limits_in_column(self._policy.limits_gpu_ms).searchsorted(times.attained_gpu_ms, side="right")
-        found: NDArray[np.float64] = levels * LEVEL_MS + times.submitted_at_ms
-        return found
-
-    def _job_at(self, position: int) -> str:
-        return self._view.gpus[self._arrays.gpu_ids[position]].job_ids[0]
+    def _running(self) -> list[Turn]:
+        return sorted(self._policy.order(self._view, job) for job in self._view.running.values())
 
     @cached_property
-    def _arrays(self) -> GpuArrays:
-        """Read once: a round changes nothing in them."""
-        return self._view.index.counted_arrays
-
-    @cached_property
-    def _others(self) -> list[tuple[int, int, str]]:
-        """The other running jobs, sorted."""
-        running = self._view.running
-        return sorted(self._policy.order(self._view, running[job_id]) for job_id in self._not_alone())
-
-    def _not_alone(self) -> Iterable[str]:
-        running, alone_count = self._view.index.reported, len(self._alone[1])
-        if not alone_count or alone_count == len(running):
-            return () if alone_count else running
-        arrays = self._arrays
-        closed = [
-            arrays.gpu_ids[position] for position in np.flatnonzero((arrays.jobs_on != 0) & (arrays.jobs_on != 1))
-        ]
-        there = dict.fromkeys(job_id for gpu_id in closed for job_id in self._view.gpus[gpu_id].job_ids)
-        found = [job_id for job_id in there if not self._has_open_gpu(running[job_id])]
-        if len(found) == len(running) - alone_count:
-            return found
-        # Some are on GPUs that are out of view.
-        return [job_id for job_id, job in running.items() if not self._has_open_gpu(job)]
-
-    def _has_open_gpu(self, job: RunningJob) -> bool:
-        """Return whether a job has one of the GPUs of `_alone`."""
-        arrays = self._arrays
-        positions = (arrays.position_of.get(part.gpu_id) for part in job.assignments)
-        return any(position is not None and arrays.jobs_on[position] == 1 for position in positions)
-
-    @cached_property
-    def _waiting(self) -> list[tuple[int, int, str]]:
+    def _waiting(self) -> list[Turn]:
         return sorted(self._policy.order(self._view, job) for job in self._view.pending)
 
 
@@ -299,7 +253,7 @@ class _MoreServedMakeRoom:
         self._in_columns = queue is not None or (
             len(view.gpus) >= long_running.GPUS_IN_COLUMNS_MIN and not policy.promote_ratio
         )
-        self._places = _Places(policy, view, queue, in_columns=self._in_columns)
+        self._places = _Places(policy, view, queue, is_kept=self._in_columns)
         self._failed: set[object] = set()
 
     @cached_property
@@ -310,12 +264,12 @@ class _MoreServedMakeRoom:
 
     @cached_property
     def _late(self) -> LongRunning:
-        kept = self._view.index.service_measures(self._policy.rules)
-        if kept is not None:
-            return LongRunning(self._ledger, kept)
-        times = self._view.index.service_times
+        if self._places.kept is not None:
+            return LongRunning(self._ledger, self._places.kept)
+        times, limits = self._view.index.service_times, _limits_in_column(self._policy.limits_gpu_ms)
         is_protected = self._view.now_ms - times.started_at_ms < _earned_ms(self._policy, times)
-        return LongRunning(self._ledger, np.where(is_protected, -inf, self._places.measures))
+        levels = limits.searchsorted(times.attained_gpu_ms, side="right")
+        return LongRunning(self._ledger, np.where(is_protected, -inf, levels * LEVEL_MS + times.submitted_at_ms))
 
     def make_room(self, job: PendingJob) -> MadeRoom | None:
         """See `RoomMaker.make_room`."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_service.core.cluster_view.view import PendingJob, RunningJob, SchedulingView
+from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Start, Stop, unfolded
 from scheduler_service.core.planning.plan_check import check_plan
-from scheduler_service.policies.tiresias import Tiresias, _Places
-from tests.support.scheduling import gpu, job, node, pending, running, view
+from scheduler_service.policies.tiresias import Tiresias
+from tests.support.scheduling import job, node, pending, running, view
 
 GPUS = 4
 LIMIT_MS = 1_000
@@ -86,42 +86,3 @@ def test_gangs_settle_as_the_walk_over_the_queues_says(shapes: list[Shape]) -> N
             left -= shapes[place][1]
             walk.add(place)
     assert set(settle(shapes, {})) == walk
-
-
-Held = tuple[int, int, bool]
-"""GPUs, GPU time so far in ms, and whether the job is being stopped."""
-
-
-@settings(deadline=None)
-@given(
-    held=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 20_000), st.booleans()), max_size=6),
-    shared=st.sets(st.integers(0, 11)),
-    submitted_ms=st.lists(st.integers(0, 2), min_size=7, max_size=7),
-    lost_gpu=st.integers(0, 30),
-)
-def test_jobs_stand_where_a_look_at_each_job_says_though_gpus_are_looked_at_in_columns(
-    held: list[Held], shared: set[int], submitted_ms: list[int], lost_gpu: int
-) -> None:
-    firsts = [sum(gpus for gpus, _, _ in held[:place]) for place in range(len(held))]
-    holding = [
-        running(
-            job(f"r{place}", gpus=gpus),
-            [f"n0.{number}" for number in range(firsts[place], firsts[place] + gpus)],
-            submitted_at_ms=submitted_ms[place],
-            attained_gpu_ms=served_ms,
-            is_stopping=is_stopping,
-        )
-        for place, (gpus, served_ms, is_stopping) in enumerate(held)
-    ]
-    holding += [
-        running(job(f"s{number}"), [f"n0.{number}"], submitted_at_ms=submitted_ms[number % 7])
-        for number in sorted(shared)
-    ]
-    devices = [gpu(f"n0.{index}", index=index, healthy=index != lost_gpu) for index in range(18)]
-    waiting = [pending(job("w"), submitted_at_ms=submitted_ms[-1], attained_gpu_ms=1_500)]
-    seen_now = view(now_ms=NOW_MS, nodes=[node("n0", devices)], waiting=waiting, holding=holding)
-    in_columns = _Places(POLICY, seen_now, None, in_columns=True)
-    one_by_one = _Places(POLICY, seen_now, None, in_columns=False)
-    everybody: list[PendingJob | RunningJob] = [*seen_now.pending, *seen_now.running.values()]
-    assert [in_columns.of(one) for one in everybody] == [one_by_one.of(one) for one in everybody]
-    assert len({one_by_one.of(one) for one in holding}) == len(holding)

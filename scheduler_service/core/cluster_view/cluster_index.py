@@ -30,6 +30,11 @@ UNUSED_CLASSES_MAX = 10_000
 """Classes beyond the number of GPUs after which everything is built anew, since classes are never forgotten."""
 
 
+IDS_PER_JOB_MAX = 2
+UNREAD_JOBS_MAX = 1_000
+"""Of more touched jobs than these, and so many for each that runs, those that run no more are not named any more."""
+
+
 class FreshIndex:
     """Finds everything in the records of one view.
 
@@ -249,24 +254,22 @@ class KeptIndex:
     @property
     def remaining_times(self) -> RemainingTimes:
         """How long the one job on each GPU still runs, brought up to date."""
-        return self._times.read(self._present, self.counted_arrays).at(self._present.now_ms)
+        return self._read_times().at(self._present.now_ms)
 
     @property
     def service_times(self) -> ServiceTimes:
         """What the one job on each GPU has had, brought up to date."""
         if self._services is None:  # a view is read until the state changes, and a round asks several times
-            times = self._times.read_services(self._present, self.counted_arrays)
-            self._services = times.services_at(self._present.now_ms)
+            self._services = self._read_times().services_at(self._present.now_ms)
         return self._services
 
     def service_measures(self, rules: ServiceRules) -> KeptServiceMeasures | None:
-        """Return where the one job on each GPU stands by its service now; kept for the newest rules."""
-        arrays = self.counted_arrays
-        times = self._times.read_services(self._present, arrays)
-        if self._measures is None or not self._measures.is_of(rules, times, arrays):
-            self._measures = KeptServiceMeasures(rules, times, arrays)
-        self._measures.advance(self._present.now_ms)
-        return self._measures
+        """Return where running jobs stand by their service now; kept for the newest rules."""
+        arrays, measures = self.counted_arrays, self._hand_on_touched()
+        if measures is None or not measures.is_of(rules, arrays):
+            self._measures = measures = KeptServiceMeasures(rules, self._state, arrays)
+        measures.advance(self._present.now_ms)
+        return measures
 
     def by_service(self, limits_gpu_ms: Sequence[float] = ()) -> ServiceQueue | None:
         """Return the ready jobs by the GPU time that they have had."""
@@ -281,6 +284,21 @@ class KeptIndex:
     def prediction_changes(self) -> ChangeLog:
         """What changed in the predictions."""
         return self._state.predictions.changes
+
+    def _read_times(self) -> KeptRemainingTimes:
+        self._hand_on_touched()
+        return self._times.read(self._present, self.counted_arrays)
+
+    def _hand_on_touched(self) -> KeptServiceMeasures | None:
+        """Tell all that is kept of running jobs which of them events have touched; return the measures, if any are."""
+        state, measures = self._state, self._measures
+        touched, most = state.occupancy.touched_job_ids, UNREAD_JOBS_MAX + IDS_PER_JOB_MAX * len(state.running)
+        for unread in (self._times.touched, measures.touched) if measures is not None else (self._times.touched,):
+            unread.update(touched)
+            if len(unread) > most:
+                unread.intersection_update(state.running)
+        touched.clear()
+        return measures
 
     @property
     def _present(self) -> SchedulingView:

@@ -75,7 +75,6 @@ class GpuArrays:
         classes: By number.
         cpu_free: CPU cores left, by node number; a node that states none has any amount.
         host_memory_free: Bytes of host memory left, by node number.
-        changed: Positions whose count of jobs was noted one by one; its reader empties it.
         notes: What policies worked out about classes, each under a name of its own; it goes when the columns go.
     """
 
@@ -92,7 +91,6 @@ class GpuArrays:
         self.class_of, self.jobs_on = np.zeros((2, len(gpu_ids)), dtype=np.intp)
         self.classes: list[LoadClass] = []
         self.moved: list[int] = []
-        self.changed: set[int] = set()
         self._numbers: dict[object, int] = {}
         self.notes: dict[object, object] = {}
         in_order = [nodes[node_id] for node_id in node_ids]
@@ -107,11 +105,9 @@ class GpuArrays:
 
     def put_counts(self, entries: Mapping[str, GpuView]) -> None:
         """Note how many jobs GPUs hold, by their ids; their classes are left as they were."""
-        jobs_on, position_of, changed = self.jobs_on, self.position_of, self.changed
+        jobs_on, position_of = self.jobs_on, self.position_of
         for gpu_id, entry in entries.items():
-            position = position_of[gpu_id]
-            jobs_on[position] = JOBS_WHILE_RELEASING if entry.is_releasing else len(entry.job_ids)
-            changed.add(position)
+            jobs_on[position_of[gpu_id]] = JOBS_WHILE_RELEASING if entry.is_releasing else len(entry.job_ids)
 
     def put_loads(self, view: SchedulingView, entries: Sequence[GpuView]) -> None:
         """Put GPUs that hold or release something into their classes."""
@@ -189,7 +185,6 @@ class GpuArrays:
         copy.kind_of, copy.rack_of = self.kind_of, self.rack_of
         copy.position_of, copy.number_of, copy.slots = self.position_of, self.number_of, self.slots
         copy.class_of, copy.jobs_on, copy.moved = self.class_of.copy(), self.jobs_on.copy(), []
-        copy.changed = set()
         copy.cpu_free, copy.host_memory_free = self.cpu_free.copy(), self.host_memory_free.copy()
         return copy
 

@@ -19,6 +19,8 @@ from scheduler_service.core.records import Assignment, Node
 _NOTHING = HostUse()
 _NO_GPUS: AbstractSet[str] = frozenset()
 _INDEX_AND_ID = attrgetter("index", "gpu_id")
+LEFT_JOBS_MAX = 1_000
+"""With more jobs that run no more since `touched_job_ids` was read, it names none of them any more."""
 
 
 class Occupancy:
@@ -37,7 +39,7 @@ class Occupancy:
         slowdown_ewma_ratios: Moving average of the slowdowns measured on each GPU, by its id; absent = 0.
         layout: Counts the changes of nodes.
         touched_gpu_ids: GPUs that events have touched; their reader empties it.
-        touched_job_ids: Running jobs that events have touched; their reader empties it.
+        touched_job_ids: Jobs that events have touched while they ran, or that run no more; their reader empties it.
     """
 
     def __init__(self, jobs: Mapping[str, JobRecord]) -> None:
@@ -192,6 +194,12 @@ class Occupancy:
 
     def _keys_of(self, job_id: str, attempt: int, fence: int) -> list[tuple[str, int, int, str]]:
         return [key for key in self._abandoned_attempts if key[:3] == (job_id, attempt, fence)]
+
+    def touch_left(self, job_id: str, running: AbstractSet[str]) -> None:
+        """Note that a job is not among those that run, for who keeps something of them; nobody may read it for long."""
+        self.touched_job_ids.add(job_id)
+        if len(self.touched_job_ids) > LEFT_JOBS_MAX + len(running):
+            self.touched_job_ids.intersection_update(running)
 
     def put_node(self, node: Node) -> None:
         """Store a node with its GPUs."""

@@ -46,21 +46,6 @@ class ServiceTimes(NamedTuple):
     job_of: NDArray[np.intp]
 
 
-class JobService(NamedTuple):
-    """The same of one GPU, as it was when it was last noted.
-
-    Attributes:
-        accrued_at_ms: Until when its GPU time is counted.
-    """
-
-    attained_gpu_ms: float
-    gpus: float
-    submitted_at_ms: float
-    started_at_ms: float
-    migration_cost_ms: float
-    accrued_at_ms: float
-
-
 ServiceLine = tuple[int, int, int, int, int]
 """What the service of a running job follows from at any instant: how much GPU time it would have had at instant 0, how
 much of it comes in each ms, submission, start, and the cost of a move. Equal lines say the same at every instant."""
@@ -86,7 +71,6 @@ class KeptRemainingTimes:
 
     Attributes:
         job_of: As in `ServiceTimes`.
-        changed: Positions of which something was noted; its reader empties it.
     """
 
     def __init__(self, position_of: Mapping[str, int]) -> None:
@@ -101,7 +85,6 @@ class KeptRemainingTimes:
         self._services = tuple(self._known[6:])
         self.job_of = np.zeros(size, dtype=np.intp)
         self._has_unknown = False
-        self.changed: set[int] = set()
 
     def put(
         self,
@@ -147,7 +130,6 @@ class KeptRemainingTimes:
         else:
             self._known[:, positions] = np.array([*values, *service], dtype=np.float64)[:, np.newaxis]
         self.job_of[positions] = positions[0]
-        self.changed.update(positions)
 
     def at(self, now_ms: int) -> RemainingTimes:
         """Return the remaining times at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
@@ -164,11 +146,6 @@ class KeptRemainingTimes:
             as_long_again = np.clip(now_ms - since_ms, ELAPSED_LEAST_MS, ELAPSED_MOST_MS)
             left = np.where(since_ms < inf, as_long_again, left)
         return RemainingTimes(left, self.job_of)
-
-    def service_of(self, position: int) -> JobService:
-        """Return what is known of the service of the one job on a GPU."""
-        known = self._known[:, position].tolist()
-        return JobService._make([*known[6:], known[1]])
 
     def services_at(self, now_ms: int) -> ServiceTimes:
         """Return what jobs have had at an instant: `progress_extrapolation.extrapolated` over all GPUs."""

@@ -213,7 +213,7 @@ class ClusterIndex(Protocol):
         """What the one job on each GPU has had, at the positions of `arrays`; read, never changed."""
 
     def service_measures(self, rules: ServiceRules) -> KeptServiceMeasures | None:
-        """Return where the one job on each GPU stands by its service; None = that is not kept, and is to be found."""
+        """Return where running jobs stand by their service; None = that is not kept, and is to be found."""
 
     def by_service(self, limits_gpu_ms: Sequence[float] = ()) -> ServiceQueue | None:
         """Return the pending jobs by the GPU time that they have had; None = as of `lengths`.

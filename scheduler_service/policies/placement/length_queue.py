@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from scheduler_service.core.cluster_view.remaining_time_queue import GroupedQueue, RemainingTimeGroup, Turn
-from scheduler_service.core.cluster_view.view import SchedulingView
+from scheduler_service.core.cluster_view.view import PendingJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, HoldRest, Start
 from scheduler_service.core.records import Reason
 from scheduler_service.policies.placement import long_running
@@ -38,14 +38,14 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
     candidates, has_shrunk, is_full = _candidates(queue, round_, None), False, not round_.widest()
     while candidates:
         turn = heappop(candidates)
-        if is_full and (held := _promise_vacant(queue, round_, turn)) is not None:
+        if is_full and (held := _promise_vacant(queue, round_, turn, jobs[turn[2]])) is not None:
             decisions.append(held)
             has_shrunk = True
             if (later := queue.next_after(turn)) is not None:
                 heappush(candidates, later)
             continue
         # A start takes chances and gives none: only those that had one before are asked whether they still do.
-        if has_shrunk and not _has_chance(queue, round_, turn):
+        if has_shrunk and not _has_chance(queue, round_, turn, widest=0 if is_full else round_.widest()):
             continue
         rooms_made, rooms_opened = round_.rooms_made, round_.rooms_opened
         decision = round_.decide(jobs[turn[2]])
@@ -69,14 +69,13 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
     return [*decisions, HoldRest(queue=view.pending, decided=decided, reason=_rest_reason(round_), reasons=reasons)]
 
 
-def _promise_vacant(queue: GroupedQueue, round_: ExclusiveRound, turn: Turn) -> Hold | None:
+def _promise_vacant(queue: GroupedQueue, round_: ExclusiveRound, turn: Turn, job: PendingJob) -> Hold | None:
     """Promise a job the GPUs that others leave, as no GPU is free, or return None where that is not enough for it.
 
     Most that wait for such GPUs are told so again in every round: that takes a third of the time of `round_.decide`.
     """
     room_maker = round_.room_maker
-    job, shape = round_.ledger.view.index.pending_by_id[turn[2]], queue.group_of(turn).shape
-    plan = room_maker.promise_vacant(job, shape) if room_maker is not None else None
+    plan = room_maker.promise_vacant(job, queue.group_of(turn).shape) if room_maker is not None else None
     if plan is None:
         return None
     return Hold(job_id=turn[2], reason=Reason(code="GPU_RELEASING", gpu_ids=plan.releasing_gpu_ids))
@@ -116,9 +115,9 @@ def _needs_look(round_: ExclusiveRound, group: RemainingTimeGroup, turn: Turn, *
     )
 
 
-def _has_chance(queue: GroupedQueue, round_: ExclusiveRound, turn: Turn) -> bool:
+def _has_chance(queue: GroupedQueue, round_: ExclusiveRound, turn: Turn, *, widest: int) -> bool:
     group = queue.group_of(turn)
-    return _needs_look(round_, group, turn, may_start=group.request.gpus <= round_.widest())
+    return _needs_look(round_, group, turn, may_start=group.request.gpus <= widest)
 
 
 def is_grouped(view: SchedulingView) -> bool:

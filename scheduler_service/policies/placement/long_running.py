@@ -122,6 +122,10 @@ class LongRunning:
         """Return the GPUs of a node that no one job holds that stays: none does, or several do; in no order."""
         return self._unheld_by_node().get(node_id, ())
 
+    def unheld_anywhere(self) -> Iterable[str]:
+        """Return the same of all nodes, until the next change."""
+        return chain.from_iterable(self._unheld_by_node().values())
+
     def unheld_nodes(self) -> Collection[str]:
         """Return the nodes with such GPUs."""
         return self._unheld_by_node()

@@ -44,28 +44,35 @@ class VacantGpus:
         """Return what is vacant on a node, or about to be, in the order in which a job would take it."""
         offers = self._on_node.get((node_id, kind))
         if offers is None:
-            columns, entries = self._long_running, self._view.gpus
+            columns = self._long_running
             here = (
-                (gpu.gpu_id for gpu in self._view.nodes[node_id].gpus) if columns is None else columns.unheld(node_id)
+                [gpu.gpu_id for gpu in self._view.nodes[node_id].gpus] if columns is None else columns.unheld(node_id)
             )
-            there = [entries[gpu_id] for gpu_id in here if gpu_id in entries and gpu_id not in self._promised]
-            there = [entry for entry in there if kind_of(entry.gpu) == kind]
-            found = [
-                offered(1 if entry.is_releasing or entry.job_ids else 0, 0.0, entry, ())
-                for entry in there
-                if not entry.job_ids or all(map(self._is_leaving, entry.job_ids))
-            ]
-            self.has_odd_holders |= len(found) < len(there)
-            offers = self._on_node[node_id, kind] = sorted(found)
+            offers = self._on_node[node_id, kind] = sorted(self._offers_of(here, kind))
         return [offer for offer in offers if offer.price or self._ledger.is_free(offer.gpu_id)] if offers else offers
+
+    def _offers_of(self, gpu_ids: Iterable[str], kind: Kind) -> list[OfferedGpu]:
+        """Return those of some GPUs that are of a kind, promised to no job, and held by none that stays."""
+        found, entries, promised = list[OfferedGpu](), self._view.gpus, self._promised
+        for gpu_id in gpu_ids:
+            entry = entries.get(gpu_id)
+            if entry is None or gpu_id in promised or kind_of(entry.gpu) != kind:
+                continue
+            if not entry.job_ids:
+                found.append(offered(1 if entry.is_releasing else 0, 0.0, entry, ()))
+            elif all(map(self._is_leaving, entry.job_ids)):
+                found.append(offered(1, 0.0, entry, ()))
+            else:
+                self.has_odd_holders = True
+        return found
 
     def anywhere(self, kind: Kind) -> Sequence[OfferedGpu]:
         """Return what is vacant on all nodes, in the order in which a job would take it."""
         offers = self._of_kind.get(kind)
         if offers is None:
-            nodes = self._long_running.unheld_nodes() if self._long_running is not None else ()
-            offers = sorted([offer for node_id in nodes for offer in self.on_node(node_id, kind)])
-        elif offers:
+            unheld = self._long_running.unheld_anywhere() if self._long_running is not None else ()
+            offers = sorted(self._offers_of(unheld, kind))
+        if offers:
             # What is gone in a round does not come back: it was promised to a job, or one has started there.
             gone, is_free = self._promised, self._ledger.is_free
             offers = [one for one in offers if one.gpu_id not in gone and (one.price or is_free(one.gpu_id))]

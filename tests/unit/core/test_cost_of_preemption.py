@@ -20,6 +20,7 @@ from scheduler_service.policies import tiresias
 from scheduler_service.policies.placement import exclusive_round, free_gpus, length_queue
 from scheduler_service.policies.placement.preemption import PreemptionPlanner
 from scheduler_service.policies.placement.shape_speeds import shape_speeds
+from scheduler_service.policies.placement.vacant_gpus import VacantGpus
 from tests.support.engine_play import Play
 from tests.support.scheduling import gpu, job, node, prediction
 
@@ -214,6 +215,25 @@ def test_a_round_that_stops_a_job_leaves_nothing_to_the_garbage_collector(
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+def test_jobs_that_are_promised_vacant_gpus_look_at_no_node_and_at_free_gpus_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    play = full_of_served_jobs()
+    for number in range(4):
+        assert sum(isinstance(one, StopJob) for one in play.submit(f"new-{number}")) == 1
+    asked, widest = list[object](), exclusive_round.ExclusiveRound.widest
+
+    def count(round_: exclusive_round.ExclusiveRound) -> int:
+        asked.append(round_)
+        return widest(round_)
+
+    monkeypatch.setattr(VacantGpus, "on_node", refuse)
+    monkeypatch.setattr(exclusive_round.ExclusiveRound, "widest", count)
+    assert not play.tell(events.TimerFired)
+    assert {play.code(f"new-{number}") for number in range(4)} == {"GPU_RELEASING"}
+    assert len(asked) == 2  # for the round, and for its candidates
 
 
 @pytest.mark.parametrize("gpus", [1, 4])
