@@ -135,11 +135,11 @@ def test_the_answer_is_about_the_callers_jobs_only_and_the_list_of_measured_pair
     assert predictor.measured_pairs() == []
 
 
-def test_an_anchor_needs_all_of_a_device_that_is_held_up(predictor: Predictor, device: str) -> None:
+def test_an_anchor_needs_all_of_a_core_that_is_held_up(predictor: Predictor) -> None:
     """Under a CPU quota it is seen to be busy for a third of the time, and two of them take turns all the time."""
-    full, held_up = (paired(calibrated(device, busy_ratio=ratio), {0.0: 1.0}) for ratio in (1.0, 0.34))
+    full, held_up = (paired(calibrated(DEVICE, busy_ratio=ratio), {0.0: 1.0}) for ratio in (1.0, 0.34))
     jobs = tuple(replace(job, known_utilization_ratio=0.34 * (job.known_utilization_ratio or 0.0)) for job in JOBS)
-    answer = predictor.predict_pairs(PairsQuestion(device=device, jobs=jobs, calibration=held_up))
+    answer = predictor.predict_pairs(PairsQuestion(device=DEVICE, jobs=jobs, calibration=held_up))
     assert answer.slowdown_ratio == pytest.approx(ask(predictor, full).slowdown_ratio, rel=1e-5)
 
 

@@ -48,6 +48,16 @@ def steps_with(*ratios: float) -> DeviceScale:
     return scale
 
 
+@pytest.mark.parametrize(("device", "busy_ratio"), [("cpu-standin", 0.47), ("NVIDIA H200", 1.0)])
+def test_anchors_that_wait_for_their_host_hold_a_core_up_and_no_gpu(device: str, busy_ratio: float) -> None:
+    found = replace(calibration(), device=device)
+    seen = (0.47, 0.9, 0.32)
+    anchors = tuple(replace(each, utilization_ratio=ratio) for each, ratio in zip(found.anchors, seen, strict=True))
+    scale = scale_of(replace(found, anchors=anchors), lambda _: AnchorFigures(step_ms=1.0, memory_bytes=SAID_BYTES))
+    assert scale is not None
+    assert scale.busy_ratio == busy_ratio
+
+
 def ratio_with(*ratios: float) -> float:
     return steps_with(*ratios).step_ratio
 
