@@ -1,8 +1,8 @@
 """What a device reaches for as long as one asks: matrix products, convolutions, copies, small operators, host steps.
 
 Runs in a measuring process, on the core or GPU that this process has. Each figure is work over time of a loop that ran
-for `duration_ms`, after one round that does not count. The same code measures a CPU core and a GPU. Operands are random:
-equal ones switch fewer transistors, and a GPU at its power limit multiplies them faster than any job's tensors.
+for `duration_ms`, after one round that does not count. The same code measures a CPU core and a GPU. Operands are
+random: equal ones switch fewer transistors, and a GPU at its power limit multiplies them faster than any job's tensors.
 """
 
 from __future__ import annotations
