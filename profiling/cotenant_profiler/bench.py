@@ -82,6 +82,11 @@ class Bench:
         self._workers: list[WorkerClient] = []
         self._until_ns: int | None = None
 
+    @property
+    def has_workers(self) -> bool:
+        """Whether processes for two jobs run already."""
+        return len(self._workers) > 1
+
     def limit(self, time_ms: float) -> None:
         """Give up what is asked from now on after this time: a later answer is a WorkerError. Close the bench then."""
         self._until_ns = system_clock.now_ns() + round(1e6 * time_ms)

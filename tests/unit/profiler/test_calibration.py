@@ -45,8 +45,6 @@ BOTH_WAYS = [
     for one, other, waits in PAIRS
     for sides in (((one, waits[0]), (other, waits[1])), ((other, waits[1]), (one, waits[0])))
 ]
-
-
 QUICK = {"context": 0.1, "rates": 1.0, "prepare": 0.3, "measure": 0.2, "script": 3.0, "memory": 1.0}
 
 
@@ -137,10 +135,14 @@ class Worker:
         self._machine = machine
         self.is_forked = is_forked
         self.is_closed = False
+        self._is_asked = False
         machine.workers.append(self)
 
     def ask(self, do: str, timeout_ms: float, **_: object) -> dict[str, Any]:
         try:
+            if not self._is_asked and "first" in self._machine.seconds_of:
+                self._machine.spend("first", timeout_ms)
+            self._is_asked = True
             self._machine.spend(do, timeout_ms)
         except TimeoutError as error:
             raise WorkerError("gave no answer") from error
@@ -174,6 +176,13 @@ def calibrated(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> DeviceCalib
     monkeypatch.setattr(system_clock, "sleep_ms", lambda duration_ms: None)
     monkeypatch.setattr(system_clock, "sleep_until_ns", machine.sleep_until)
     return calibrate(machine, now_ms=NOW_MS, listener=machine.parts.append)
+
+
+def gpu_machine(monkeypatch: pytest.MonkeyPatch, seconds_of: dict[str, float]) -> Machine:
+    """A machine that is taken for a GPU, whose driver tells memory."""
+    monkeypatch.setattr(module, "NvidiaDevice", Machine)
+    monkeypatch.setattr(Machine, "name", "NVIDIA H200", raising=False)
+    return Machine(seconds_of=seconds_of, driver_bytes=600_000_000)
 
 
 def pairs_of(record: DeviceCalibration) -> list[tuple[tuple[str, float], tuple[str, float]]]:
@@ -225,15 +234,12 @@ def test_a_calibration_holds_the_head_start_of_a_core_and_none_of_a_gpu(
     is_gpu: bool, head_start_ms: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CPU time of a GPU's processes says nothing of the time of the device."""
-    if is_gpu:
-        monkeypatch.setattr(module, "NvidiaDevice", Machine)
-        monkeypatch.setattr(Machine, "name", "NVIDIA H200", raising=False)
+    machine = gpu_machine(monkeypatch, QUICK) if is_gpu else Machine(seconds_of=QUICK)
     windows = [
         WindowAlone(network="resnet", computing_ms=6.0, wait_ms=5.0, processor_ms=7.0, length_ms=1.0) for _ in range(3)
     ]
     monkeypatch.setattr(module, "measure_pairs", lambda *_, **__: PairFindings(alone=windows))
-    record = calibrated(Machine(seconds_of=QUICK), monkeypatch)
-    assert record.head_start_ms == pytest.approx(head_start_ms)
+    assert calibrated(machine, monkeypatch).head_start_ms == pytest.approx(head_start_ms)
 
 
 @pytest.mark.parametrize(("lost", "slowdowns"), [(-0.02, [0.0] * len(BOTH_WAYS)), (-0.1, [])])
@@ -276,6 +282,31 @@ def test_a_pair_begins_only_where_there_is_time_for_one_like_the_last(monkeypatc
     assert 0 < len(record.pairs) < len(BOTH_WAYS)
     assert pairs_of(record) == BOTH_WAYS[: len(record.pairs)]
     assert machine.now_ns <= module.TIME_MS_MAX * 1_000_000
+
+
+def test_what_the_first_pair_takes_to_start_its_processes_is_asked_of_no_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A context on a GPU and a network in it take seconds, and pairs after the first one have both."""
+    machine = gpu_machine(monkeypatch, {**QUICK, "first": 6.0})
+    assert len(calibrated(machine, monkeypatch).pairs) > 2
+    assert machine.now_ns <= module.TIME_MS_MAX * 1_000_000
+
+
+def test_all_processes_of_a_gpu_are_started_before_the_first_is_asked_and_none_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = gpu_machine(monkeypatch, QUICK)
+    spend, started = machine.spend, list[int]()
+
+    def count(what: str, timeout_ms: float) -> None:
+        started.append(len(machine.workers))
+        spend(what, timeout_ms)
+
+    monkeypatch.setattr(machine, "spend", count)
+    calibrated(machine, monkeypatch)
+    assert set(started) == {module.GPU_WORKERS}
+    assert machine.is_left
 
 
 def test_a_measuring_process_that_dies_with_a_pair_costs_the_pairs_only(monkeypatch: pytest.MonkeyPatch) -> None:
