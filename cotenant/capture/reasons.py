@@ -220,6 +220,10 @@ _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]]
             remedy=f"hand in dense ones where it is captured, or {MEASURED}",
         ),
         "no_tensor": lambda result: NotCapturedError("the network takes no tensor, so no batch can be seen"),
+        "step_limit": lambda result: NotCapturedError(
+            "the CPU time of a capture ended within the first step of the script",
+            remedy=f"let it begin with a smaller batch where it is captured, or {MEASURED}",
+        ),
         "export_limit": lambda result: NotCapturedError("torch.export needed too much CPU time"),
         "export": _refused,
     }

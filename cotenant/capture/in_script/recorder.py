@@ -92,10 +92,10 @@ class Recorder:
                 self.requested.mode.__exit__(None, None, None)
 
     def note_limit(self) -> None:
-        """Ends with what is known at the next call of a module: a signal may come in the middle of anything."""
+        """Ends with what is known at the next call or step: a signal may come in the middle of anything."""
         self._warnings += 1
         if self.is_writing or not self.calls or self._warnings > WARNINGS_MAX:
-            reason = "export_limit" if self.is_writing else "no_forward"
+            reason = "export_limit" if self.is_writing else "step_limit" if self.calls else "no_forward"
             write_result(self.folder, {"status": "failed", "reason": reason})
 
     def _stop_early(self) -> None:
@@ -202,6 +202,8 @@ class Recorder:
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.optimizers.add(optimizer)
+        if self._warnings and not self.is_writing:
+            self._finish(is_whole=False)
         self._inside_step = len(self.steps) + 1
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:

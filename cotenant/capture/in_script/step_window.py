@@ -203,8 +203,7 @@ def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, 
         is_whole: False = the time was used up; what is there is taken.
     """
     if not is_whole:
-        # Where the time ended within the first pass, no gradient has come to anything yet.
-        groups = _groups(calls) or [[call for call in calls if call.group == calls[0].group]] if calls else []
+        groups = _groups(calls)
         return Window(groups[0] if groups else [], None, 1, optimizers)
     seen: set[int] = set()
     stepping = {id(step.optimizer) for step in steps}

@@ -147,6 +147,48 @@ def test_weights_that_are_laid_off_in_the_turn_of_the_other_optimizer_learn(
     assert [call.module for call in window.calls] == [maker, judge, maker, judge, judge]
 
 
+def test_a_script_whose_time_ends_in_a_backward_pass_is_told_of_before_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of Adam over many weights took the rest of the time on 16 cores, and nothing was told of the network."""
+    network = torch.nn.Linear(4, 2)
+    before, told = network.weight.detach().clone(), list[Window]()
+
+    def export_step(which: Recorder, window: Window) -> dict[str, Any]:
+        assert torch.equal(network.weight, before)
+        told.extend([window] if which is recorder else [])
+        return {}
+
+    monkeypatch.setattr(recorder_module, "export_step", export_step)
+    monkeypatch.setattr(recorder_module, "write_result", lambda folder, result: None)
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    optimizer = torch.optim.AdamW(network.parameters(), 0.1)
+    network(torch.ones(3, 4)).sum().backward()
+    recorder.note_limit()
+    optimizer.step()
+    (window,) = told
+    assert ([call.module for call in window.calls], window.accumulation) == ([network], None)
+
+
+@pytest.mark.parametrize(("calls", "reason"), [(0, "no_forward"), (1, "step_limit")])
+def test_a_script_that_never_comes_to_a_step_is_ended_with_how_far_it_came(
+    calls: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: list[dict[str, Any]] = []
+    monkeypatch.setattr(recorder_module, "write_result", lambda folder, result: results.append(result))
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    try:
+        for _ in range(calls):
+            torch.nn.Linear(4, 2)(torch.ones(3, 4))
+        for _ in range(recorder_module.WARNINGS_MAX + 1):
+            recorder.note_limit()
+    finally:
+        recorder.uninstall()
+    assert results[-1]["reason"] == reason
+
+
 def test_what_torch_func_differentiates_is_not_taken_for_a_second_derivative(tmp_path: Path) -> None:
     layer = torch.nn.Linear(4, 1)
     recorder = Recorder(torch, tmp_path)
