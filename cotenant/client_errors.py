@@ -125,7 +125,10 @@ def service_error(error: Exception, *, peer: str, address: str) -> ServiceError:
         )
     if code is grpc.StatusCode.UNAUTHENTICATED and address.startswith(_LOOPBACK):
         own = "cotenant up --predictor-port 0 --scheduler-port 0"
-        remedy = f"{remedy}; if it is another user's `cotenant up`, start your own: {own}".removeprefix("; ")
+        remedy = (
+            f"{remedy}; if your `cotenant up` has a --state-dir, set COTENANT_STATE_DIR to it; if it is another user's "
+            f"`cotenant up`, start your own: {own}"
+        ).removeprefix("; ")
     return _CLASSES.get(code, BrokenServiceError)(message, code=code, remedy=remedy, reason=reason, metadata=metadata)
 
 

@@ -16,4 +16,4 @@ def test_a_service_here_that_knows_nobody_of_this_account_may_be_another_users(
     outcome = cotenant("ps")
     told = " ".join(outcome.err.split())
     assert f"{said} [UNIDENTIFIED_CALLER]" in told
-    assert f"{remedy}; if it is another user's `cotenant up`, start your own" in told
+    assert f"{remedy}; if your `cotenant up` has a --state-dir, set COTENANT_STATE_DIR to it; if it is another" in told
