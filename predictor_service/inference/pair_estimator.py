@@ -16,7 +16,6 @@ from predictor_service.features.devices import DeviceType
 from predictor_service.features.pair_features import (
     SoloFigures,
     build_pair_features,
-    excess_slowdowns,
     fair_share_slowdowns,
 )
 from predictor_service.inference.job_estimator import JobEstimator
@@ -24,7 +23,7 @@ from predictor_service.inference.observed_pairs import Observation, Pair, log_sl
 from predictor_service.inference.pair_correction import FloatArray, IndexArray, correct_pairs
 from predictor_service.inference.records import Level, PairJob, PairsAnswer, PairsQuestion
 from predictor_service.inference.speed_wander import widen_by_wander
-from predictor_service.inference.untrained_pairs import START_SHARE, expect_pairs
+from predictor_service.inference.untrained_pairs import expect_pairs, start_pairs
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.conformal import ConformalBounds
 
@@ -64,7 +63,7 @@ def estimate_pairs(
     known = np.array([job.is_known for job in jobs])
     both_known = known[victim] & known[other]
     if model is None:
-        start = START_SHARE * excess_slowdowns(figures, victim, other)
+        start = start_pairs(figures, victim, other, question.sharing)
         bounded = Bounded(value=start, lower=start, upper=start, upper_99=start)
         level = np.full(count * count, Level.FALLBACK, dtype=np.int32)
         in_domain = np.zeros(count * count, dtype=bool)

@@ -9,8 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from cotenant.device_sharing import DeviceSharing
+from predictor_service.features.pair_features import SoloFigures, excess_slowdowns, fair_share_slowdowns
 from predictor_service.inference.observed_pairs import NOISE, Observation
-from predictor_service.inference.pair_posterior import FloatArray, learn_posterior
+from predictor_service.inference.pair_posterior import FloatArray, IndexArray, learn_posterior
 from predictor_service.inference.records import Level, PairsAnswer
 
 START_SHARE: Final = 0.35
@@ -23,6 +25,26 @@ _UPPER_FACTOR: Final = 2.0
 _DEVIATION: Final = 0.35
 """Usual error of the start, of ln(1 + slowdown): a factor of 1.4 either way."""
 _LOG_MAX: Final = math.log(1_000.0)
+
+
+def start_pairs(jobs: SoloFigures, victim: IndexArray, other: IndexArray, sharing: DeviceSharing) -> FloatArray:
+    """Return what is expected of pairs before any was measured.
+
+    Where jobs are known to take turns, fair turns are the least that they cost: our own pairs lost 1.0 to 1.4 times that
+    (docs/interference.md), and ten pairs on an H200 0.8 to 1.9 times. Else they may disturb each other hardly at all.
+
+    Args:
+        jobs: Figures of all jobs.
+        victim: Index of the job whose slowdown is wanted, shape (pairs,).
+        other: Index of the co-located job, shape (pairs,).
+        sharing: How they share the device, as far as it is said.
+
+    Returns:
+        Ratios from 0 to 1, shape (pairs,).
+    """
+    if sharing is DeviceSharing.TIME_SLICING:
+        return fair_share_slowdowns(jobs, victim, other)
+    return START_SHARE * excess_slowdowns(jobs, victim, other)
 
 
 def expect_pairs(
