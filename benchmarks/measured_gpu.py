@@ -14,6 +14,7 @@ calibration, before anything else had been measured. Seven CPU seconds.
     pairs           both victims of each pair in fp32, by the way of sharing, unsteady runs too: slowdowns predicted of
                     graphs alone, or of jobs whose figures alone are known; beside them the errors of saying that nobody
                     slows anybody (0) and that everybody takes twice as long (1). The calibration's pairs took turns
+    same_pairs      the slowdowns of pairs that were measured both ways, and how far they are from one another
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def main() -> dict[str, Any]:
         "networks": {"predicted_first": judge(solo, read_first(solo)), "predicted_now": judge(solo, said)},
         "alone_again": {way: measure_again(solo, pairs, way) for way in WAYS},
         "pairs": slowed,
+        "same_pairs": compare_ways(pairs),
     }
 
 
@@ -206,6 +208,26 @@ def measure_again(solo: Sequence[SoloRow], pairs: Sequence[PairRow], way: str) -
         if row.share_mode == way
     ]
     return {"steps": len(apart), "error_mean": _rounded(statistics.fmean(apart)), "error_max": _rounded(max(apart))}
+
+
+def compare_ways(pairs: Sequence[PairRow]) -> Figures:
+    """What the pairs that were measured both ways lost: what one way says of the other."""
+    by_way: dict[str, dict[tuple[str, ...], float]] = {way: {} for way in WAYS}
+    for row in pairs:
+        by_way[row.share_mode][row.victim_job_key, *row.other_job_keys] = row.slowdown_ratio or 0.0
+    both = sorted(set.intersection(*map(set, by_way.values())))
+    slowed = {way: np.array([by_way[way][victim] for victim in both]) for way in WAYS}
+    turns, under_mps = (slowed[way] for way in WAYS)
+    return {
+        "victims": len(both),
+        **{f"{way}_mean": _rounded(float(each.mean())) for way, each in slowed.items()},
+        **{f"{way}_median": _rounded(float(np.median(each))) for way, each in slowed.items()},
+        # Of a pair's two victims each adds the share of its speed alone.
+        **{f"{way}_speed_of_both": _rounded(2 * float((1 / (1 + each)).mean())) for way, each in slowed.items()},
+        "less_under_mps": int((under_mps < turns).sum()),
+        "correlation": _rounded(float(np.corrcoef(turns, under_mps)[0, 1])),
+        "apart_mean": _rounded(float(np.abs(turns - under_mps).mean())),
+    }
 
 
 def judge_pairs(

@@ -15,6 +15,7 @@ from benchmarks.measured_gpu import (
     WITH,
     WITHOUT,
     Said,
+    compare_ways,
     judge_pairs,
     measure_again,
     read_first,
@@ -157,3 +158,17 @@ def test_what_was_measured_twice_says_how_near_a_prediction_can_be() -> None:
     figures = measure_again([first, second], [*pairs, apart_elsewhere], "mps")
 
     assert figures == {"steps": 3, "error_mean": 0.167, "error_max": 0.25}
+
+
+def test_only_victims_that_were_measured_both_ways_say_what_one_tells_of_the_other() -> None:
+    first, second, third = SOLO[:3]
+    turns = [
+        _pair(one, other, lost, "time_slicing") for one, other, lost in ((first, second, 1.0), (second, first, 3.0))
+    ]
+    under_mps = [_pair(first, second, 0.0, "mps"), _pair(second, first, 4.0, "mps"), _pair(third, first, 9.0, "mps")]
+
+    figures = compare_ways([*turns, *reversed(under_mps)])
+
+    assert (figures["victims"], figures["less_under_mps"], figures["apart_mean"]) == (2, 1, 1.0)
+    assert (figures["time_slicing_mean"], figures["mps_mean"], figures["correlation"]) == (2.0, 2.0, 1.0)
+    assert (figures["time_slicing_speed_of_both"], figures["mps_speed_of_both"]) == (0.75, 1.2)
