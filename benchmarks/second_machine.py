@@ -62,7 +62,7 @@ def main() -> dict[str, Any]:
     jobs = [same for key, same in sorted(rows.items()) if key not in _ANCHORS]
     anchors = [rows[key] for key in sorted(_ANCHORS)]
     with tempfile.TemporaryDirectory(prefix="cotenant-machine-") as folder:
-        predictor = _serve(VersionStore(Path(folder)), packed)
+        predictor = serve_packed(VersionStore(Path(folder)), packed)
         plain, of_anchors = (_ask(predictor, each, None) for each in (jobs, anchors))
         calibrated = _ask(predictor, jobs, calibrate(rows))
     return {
@@ -100,7 +100,8 @@ def calibrate(rows: Rows) -> DeviceCalibration:
     return calibration_by(DEVICE, anchors)
 
 
-def _serve(store: VersionStore, packed: PackedVersion) -> Predictor:
+def serve_packed(store: VersionStore, packed: PackedVersion) -> Predictor:
+    """Returns a predictor with the models that come with the program, which are put into an empty store."""
     store.add(packed.manifest, packed.files)
     store.activate(store.names()[0])
     versions = VersionHolder(store)
