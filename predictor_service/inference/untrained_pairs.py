@@ -30,8 +30,8 @@ _LOG_MAX: Final = math.log(1_000.0)
 def start_pairs(jobs: SoloFigures, victim: IndexArray, other: IndexArray, sharing: DeviceSharing) -> FloatArray:
     """Return what is expected of pairs before any was measured.
 
-    Where jobs are known to take turns, fair turns are the least that they cost: our own pairs lost 1.0 to 1.4 times that
-    (docs/interference.md), and ten pairs on an H200 0.8 to 1.9 times. Else they may disturb each other hardly at all.
+    Where jobs are known to take turns, fair turns are about the least that they cost: our own pairs and those of an
+    H200 lost more (docs/interference.md). Else they may disturb each other hardly at all.
 
     Args:
         jobs: Figures of all jobs.

@@ -45,6 +45,7 @@ def settings_of(job: JobSpec) -> JobSettings:
     return JobSettings(
         global_batch_size=job.batch,
         optimizer=zoo.find(job.architecture).optimizer,
+        precision=job.precision,
         input_wait_ratio=job.input_wait_ratio,
     )
 
@@ -136,7 +137,7 @@ def _solo_row(sources: Sources, record: Record, flags: tuple[str, ...]) -> SoloR
         family=architecture.family,
         batch=job.batch,
         input_shape=_sample_shape(architecture),
-        precision="fp32",
+        precision=job.precision,
         optimizer=architecture.optimizer,
         input_wait_ratio=job.input_wait_ratio,
         gpus=1,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def test_rows_follow_the_schema_and_carry_the_memory_of_the_job() -> None:
         check_row(row)
     assert [row.memory_peak_bytes for row in rows] == [50_000_000, 50_000_000]
     assert [row.input_wait_ratio for row in rows] == [0.0, 0.6]
+    assert rows[0].job_key != rows[1].job_key
+
+
+def test_a_row_says_the_precision_of_its_job_and_its_key_does() -> None:
+    mixed = replace(LENET, precision="bf16")
+    rows = list(solo_rows(sources_of(record(Kind.SOLO, LENET), record(Kind.SOLO, mixed, run_id="m"))))
+    assert [row.precision for row in rows] == ["fp32", "bf16"]
     assert rows[0].job_key != rows[1].job_key
 
 
