@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
+from cotenant.device_sharing import DeviceSharing, read_sharing
 from cotenant.errors import InputError
 from cotenant.job_settings import BATCH_SIZE_MAX, OPTIMIZERS, PRECISIONS
 
@@ -145,6 +146,7 @@ class DeviceCalibration:
             quota; 0 where there is none, it was not seen, or the record is older than the figure.
         speed_wander_ratio: Standard deviation of ln(computing time of a step) between windows in which an anchor ran
             alone; 0 where there were too few of them, or the record is older than the figure.
+        sharing: How the device was shared while pairs were measured; not stated by older records.
     """
 
     device: str
@@ -163,6 +165,7 @@ class DeviceCalibration:
     pairs: tuple[AnchorPair, ...] = ()
     head_start_ms: float = 0.0
     speed_wander_ratio: float = 0.0
+    sharing: DeviceSharing = DeviceSharing.UNSTATED
 
     def checked(self, now_ms: int) -> DeviceCalibration:
         """Return this record.
@@ -245,7 +248,8 @@ def write_calibration(calibration: DeviceCalibration) -> str:
 def stored_calibration(calibration: DeviceCalibration) -> dict[str, object]:
     """Return the record as plain data."""
     plain = asdict(calibration)
-    return {**plain, "anchors": list(plain["anchors"]), "rates": dict(plain["rates"]), "pairs": list(plain["pairs"])}
+    parts = {"anchors": list(plain["anchors"]), "rates": dict(plain["rates"]), "pairs": list(plain["pairs"])}
+    return {**plain, **parts, "sharing": calibration.sharing.label}
 
 
 def read_calibration_file(path: Path, now_ms: int) -> DeviceCalibration:
@@ -310,6 +314,7 @@ def read_stored_calibration(value: Mapping[str, object]) -> DeviceCalibration:
         pairs=tuple(_pair(_record(stated)) for stated in pairs),
         head_start_ms=_number(value, "head_start_ms", 0.0),
         speed_wander_ratio=_number(value, "speed_wander_ratio", 0.0),
+        sharing=read_sharing(value.get("sharing")),
     )
 
 

@@ -10,6 +10,7 @@ from cotenant.device_calibration import (
     DeviceCalibration,
     PrecisionRates,
 )
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.v1 import resources_pb2
@@ -41,6 +42,7 @@ def calibration_message(calibration: DeviceCalibration) -> resources_pb2.DeviceC
         pairs=[_pair_message(pair) for pair in calibration.pairs],
         head_start_ms=calibration.head_start_ms,
         speed_wander_ratio=calibration.speed_wander_ratio,
+        sharing=resources_pb2.DeviceSharing.ValueType(calibration.sharing),
     )
 
 
@@ -74,6 +76,7 @@ def read_calibration_message(message: resources_pb2.DeviceCalibration, now_ms: i
         pairs=tuple(_read_pair(pair) for pair in message.pairs),
         head_start_ms=message.head_start_ms,
         speed_wander_ratio=message.speed_wander_ratio,
+        sharing=DeviceSharing(message.sharing),
     ).checked(now_ms)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+_DEFAULT_PIPES: Final = "/tmp/nvidia-mps"
 
 
 class DeviceSharing(IntEnum):
@@ -25,3 +30,12 @@ class DeviceSharing(IntEnum):
 def read_sharing(label: object) -> DeviceSharing:
     """Returns the way that a journal or a profile names; a name that is not known here says nothing."""
     return next((way for way in DeviceSharing if way.label == label), DeviceSharing.UNSTATED)
+
+
+def uses_mps(environment: Mapping[str, str]) -> bool:
+    """Return whether a CUDA program with this environment would talk to a control daemon of MPS."""
+    pipes = environment.get("CUDA_MPS_PIPE_DIRECTORY", "") or _DEFAULT_PIPES
+    try:
+        return (Path(pipes) / "control").exists()
+    except (OSError, ValueError):
+        return False

@@ -635,6 +635,7 @@ class DeviceCalibration(_message.Message):
     PAIRS_FIELD_NUMBER: _builtins.int
     HEAD_START_MS_FIELD_NUMBER: _builtins.int
     SPEED_WANDER_RATIO_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     """Device type by name."""
     measured_at_ms: _builtins.int
@@ -660,6 +661,8 @@ class DeviceCalibration(_message.Message):
     """Device time that a job gets after a wait beyond the share of one that never waits, as under a CPU quota; 0 = none."""
     speed_wander_ratio: _builtins.float
     """Standard deviation of ln(computing time of a step) between windows in which an anchor ran alone; 0 = not known."""
+    sharing: Global___DeviceSharing.ValueType
+    """How the device was shared while pairs were measured; not said by older nodes."""
     @_builtins.property
     def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___CalibratedRates]:
         """At most one for each precision."""
@@ -691,10 +694,11 @@ class DeviceCalibration(_message.Message):
         pairs: _abc.Iterable[Global___CalibrationPair] | None = ...,
         head_start_ms: _builtins.float = ...,
         speed_wander_ratio: _builtins.float = ...,
+        sharing: Global___DeviceSharing.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchors", b"anchors", "code_version", b"code_version", "context_bytes", b"context_bytes", "copy_bytes_per_s", b"copy_bytes_per_s", "device", b"device", "driver", b"driver", "foreign_load", b"foreign_load", "framework", b"framework", "head_start_ms", b"head_start_ms", "host_steps_per_s", b"host_steps_per_s", "launch_ms", b"launch_ms", "measured_at_ms", b"measured_at_ms", "pairs", b"pairs", "rates", b"rates", "speed_wander_ratio", b"speed_wander_ratio", "workspace_bytes", b"workspace_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchors", b"anchors", "code_version", b"code_version", "context_bytes", b"context_bytes", "copy_bytes_per_s", b"copy_bytes_per_s", "device", b"device", "driver", b"driver", "foreign_load", b"foreign_load", "framework", b"framework", "head_start_ms", b"head_start_ms", "host_steps_per_s", b"host_steps_per_s", "launch_ms", b"launch_ms", "measured_at_ms", b"measured_at_ms", "pairs", b"pairs", "rates", b"rates", "sharing", b"sharing", "speed_wander_ratio", b"speed_wander_ratio", "workspace_bytes", b"workspace_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from cotenant.device_sharing import uses_mps
 from cotenant_agent.attempts.exit_classes import classify, describe
-from cotenant_agent.attempts.pausing_means import uses_mps
 from cotenant_agent.attempts.process_identities import read_identity, read_rank_identities
 from cotenant_agent.checkpointing.checkpoints import Checkpoint, read_checkpoint
 from cotenant_agent.devices.measurement_windows import window_doubts

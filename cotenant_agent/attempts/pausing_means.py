@@ -7,13 +7,11 @@ one server.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
-from cotenant.device_sharing import DeviceSharing
+from cotenant.device_sharing import DeviceSharing, uses_mps
 from cotenant_agent.isolation.cgroups import ControlGroups
 from cotenant_agent.records import GpuDescription
 
-_DEFAULT_PIPES = "/tmp/nvidia-mps"
 _NO_DRIVER = "none"
 
 
@@ -38,12 +36,3 @@ def way_of_sharing(gpu: GpuDescription, environment: Mapping[str, str]) -> Devic
     """
     is_served = gpu.driver != _NO_DRIVER and uses_mps(environment)
     return DeviceSharing.MPS if is_served else DeviceSharing.TIME_SLICING
-
-
-def uses_mps(environment: Mapping[str, str]) -> bool:
-    """Return whether a CUDA program with this environment would talk to a control daemon of MPS."""
-    pipes = environment.get("CUDA_MPS_PIPE_DIRECTORY", "") or _DEFAULT_PIPES
-    try:
-        return (Path(pipes) / "control").exists()
-    except (OSError, ValueError):
-        return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from cotenant.device_calibration import Anchor, DeviceCalibration
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from predictor_service.errors import PredictorError, UnknownDeviceError, invalid_field
 from predictor_service.features.anchor_networks import find_anchor_graph
@@ -73,9 +74,14 @@ class CalibratedDevices:
             return None
 
 
-def reference_jobs(calibration: DeviceCalibration | None) -> list[PairJob]:
-    """Return the anchors that were measured in pairs as jobs of which all is known that they do alone."""
-    if calibration is None or calibration.foreign_load:
+def reference_jobs(calibration: DeviceCalibration | None, sharing: DeviceSharing) -> list[PairJob]:
+    """Return the anchors that were measured in pairs as jobs of which all is known that they do alone.
+
+    Args:
+        calibration: None = the device was not calibrated.
+        sharing: How jobs would share the device; pairs that were measured another way say nothing.
+    """
+    if calibration is None or not _counts(calibration, sharing):
         return []
     references = {reference.network: reference for reference in calibration.anchors}
     sides = {side for pair in calibration.pairs for side in pair.sides}
@@ -83,18 +89,21 @@ def reference_jobs(calibration: DeviceCalibration | None) -> list[PairJob]:
     return [_reference_job(references[network], wait_ratio, head_start_ms) for network, wait_ratio in sorted(sides)]
 
 
-def reference_pairs(calibration: DeviceCalibration | None) -> dict[Pair, Observation]:
-    """Return what the calibration measured of pairs, each as one window, by the keys of `reference_jobs`.
-
-    Where others used the device it is not the anchors that slowed each other down.
-    """
-    if calibration is None or calibration.foreign_load:
+def reference_pairs(calibration: DeviceCalibration | None, sharing: DeviceSharing) -> dict[Pair, Observation]:
+    """Return what the calibration measured of pairs, each as one window, by the keys of `reference_jobs`."""
+    if calibration is None or not _counts(calibration, sharing):
         return {}
     found = {}
     for pair in calibration.pairs:
         victim, other = (_reference_key(*side) for side in pair.sides)
         found[victim, other] = Observation(count=1.0, mean=log_slowdown(pair.slowdown_ratio))
     return found
+
+
+def _counts(calibration: DeviceCalibration, sharing: DeviceSharing) -> bool:
+    """Whether its pairs do: where others used the device it is not the anchors that slowed each other down."""
+    is_other = bool(sharing and calibration.sharing) and sharing is not calibration.sharing
+    return not calibration.foreign_load and not is_other
 
 
 def _reference_job(reference: Anchor, wait_ratio: float, head_start_ms: float) -> PairJob:

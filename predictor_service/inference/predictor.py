@@ -156,12 +156,15 @@ class Predictor:
         estimator_of = self._estimators_of_jobs(device, version, question.confidence, scale)
         model = self._targets(version, device).get(SLOWDOWN.name)
         keys = [job.key for job in question.jobs]
-        partners = [*self._partners(keys, device, question.sharing), *reference_jobs(question.calibration)]
+        partners = [
+            *self._partners(keys, device, question.sharing),
+            *reference_jobs(question.calibration, question.sharing),
+        ]
         completed = (self._observed_jobs.complete(device.name, job) for job in (*question.jobs, *partners))
         asked = dataclasses.replace(question, jobs=tuple(share_of_capacity(job, scale) for job in completed))
         self._pairs.note_alone(device.name, dict(zip(keys, question.jobs, strict=True)))
         measured = self._pairs.among(device.name, [*keys, *(job.key for job in partners)], question.sharing)
-        measured |= reference_pairs(question.calibration)
+        measured |= reference_pairs(question.calibration, question.sharing)
         answer = estimate_pairs(asked, device, model, estimator_of, measured).of_first(len(question.jobs))
         name = version.version if version else NO_VERSION
         return dataclasses.replace(answer, prediction_id=self._next_id(), model_version=name, device=device.name)

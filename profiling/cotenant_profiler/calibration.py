@@ -14,6 +14,7 @@ The minute is kept: a network or a pair that no longer fits into it is left out;
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -22,6 +23,7 @@ from typing import Any, Final, Self
 import torch
 
 from cotenant.device_calibration import Anchor, DeviceCalibration, PrecisionRates
+from cotenant.device_sharing import DeviceSharing, uses_mps
 from cotenant_profiler import system_clock
 from cotenant_profiler.anchor_pairs import PairFindings, measure_pairs
 from cotenant_profiler.bench import LEAD_MS
@@ -263,6 +265,7 @@ def calibrate(
         pairs=tuple(together.pairs),
         head_start_ms=head_start.device_ms,
         speed_wander_ratio=together.speed_wander_ratio,
+        sharing=_way_of_sharing(device),
     ).checked(now_ms)
 
 
@@ -299,6 +302,12 @@ def _anchor(network: AnchorNetwork, windows: Sequence[dict[str, Any]], memory_pe
 def anchor_networks(device: MeasuredDevice) -> tuple[AnchorNetwork, ...]:
     """Return the networks that suit a device."""
     return GPU_ANCHORS if isinstance(device, NvidiaDevice) else STANDIN_ANCHORS
+
+
+def _way_of_sharing(device: MeasuredDevice) -> DeviceSharing:
+    """How pairs share it: measuring processes are clients of MPS wherever jobs would be."""
+    is_served = isinstance(device, NvidiaDevice) and uses_mps(os.environ)
+    return DeviceSharing.MPS if is_served else DeviceSharing.TIME_SLICING
 
 
 def left_out(calibration: DeviceCalibration) -> tuple[str, ...]:

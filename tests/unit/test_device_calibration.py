@@ -21,6 +21,7 @@ from cotenant.device_calibration import (
     write_calibration,
 )
 from cotenant.device_calibration_message import calibration_message, read_calibration_message
+from cotenant.device_sharing import DeviceSharing
 from tests.support.calibrations import NOW_MS, calibration
 from tests.support.cases import for_each
 
@@ -60,6 +61,15 @@ def test_a_head_start_survives_both_forms_and_a_record_without_the_figure_says_n
 def test_a_head_start_that_no_quota_gives_is_refused(head_start_ms: float) -> None:
     with pytest.raises(CalibrationError, match="head_start_ms"):
         replace(calibration(), head_start_ms=head_start_ms).checked(NOW_MS)
+
+
+def test_how_pairs_shared_the_device_survives_both_forms_and_an_older_record_does_not_say() -> None:
+    found = replace(calibration(), sharing=DeviceSharing.MPS)
+    assert read_calibration(write_calibration(found), NOW_MS) == found
+    assert read_calibration_message(calibration_message(found), NOW_MS) == found
+    for unknown in ({}, {"sharing": "by turns of its own"}, {"sharing": 2}):
+        older = {name: value for name, value in json.loads(write_calibration(found)).items() if name != "sharing"}
+        assert read_calibration(json.dumps(older | unknown), NOW_MS).sharing is DeviceSharing.UNSTATED
 
 
 def test_how_far_the_speed_wanders_survives_both_forms_and_an_older_record_does_not_know_it() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cotenant.device_calibration import AnchorPair, DeviceCalibration
+from cotenant.device_sharing import DeviceSharing
 from cotenant.job_settings import JobSettings
 from predictor_service.features.anchor_networks import GPU_ANCHORS, STANDIN_ANCHORS
 from predictor_service.inference.calibrated_devices import reference_jobs
@@ -143,10 +144,36 @@ def test_an_anchor_needs_all_of_a_core_that_is_held_up(predictor: Predictor) -> 
     assert answer.slowdown_ratio == pytest.approx(ask(predictor, full).slowdown_ratio, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("measured", "asked", "counts"),
+    [
+        (DeviceSharing.TIME_SLICING, DeviceSharing.TIME_SLICING, True),
+        (DeviceSharing.TIME_SLICING, DeviceSharing.MPS, False),
+        (DeviceSharing.MPS, DeviceSharing.TIME_SLICING, False),
+        (DeviceSharing.TIME_SLICING, DeviceSharing.UNSTATED, True),
+        (DeviceSharing.UNSTATED, DeviceSharing.MPS, True),  # an older record
+    ],
+)
+def test_pairs_of_a_calibration_count_for_the_way_in_which_they_were_measured(
+    predictor: Predictor, device: str, measured: DeviceSharing, asked: DeviceSharing, counts: bool
+) -> None:
+    plain = replace(calibrated(device), sharing=measured)
+    questions = [
+        PairsQuestion(device=device, jobs=JOBS, calibration=found, sharing=asked)
+        for found in (plain, paired(plain, dict.fromkeys(WAITS, 2.0)))
+    ]
+    without, with_pairs = (predictor.predict_pairs(each).slowdown_ratio for each in questions)
+    assert (with_pairs.tolist() != without.tolist()) is counts
+
+
 def test_an_anchor_that_waited_half_of_its_step_is_a_job_that_does(predictor: Predictor) -> None:
     plain = calibrated(DEVICE)
     busy, waiting = (
-        next(job for job in reference_jobs(paired(plain, {wait_ratio: 0.5})) if "resnet" in job.key)
+        next(
+            job
+            for job in reference_jobs(paired(plain, {wait_ratio: 0.5}), DeviceSharing.UNSTATED)
+            if "resnet" in job.key
+        )
         for wait_ratio in WAITS
     )
     assert (busy.known_step_ms, busy.known_utilization_ratio) == (10.0, 1.0)
@@ -159,7 +186,9 @@ def test_an_anchor_with_a_head_start_needs_more_of_the_device_in_a_shorter_step(
     """It needs as much of the device a step as one without, which is what others lose to it."""
     plain = paired(calibrated(DEVICE, busy_ratio=0.5), dict.fromkeys(WAITS, 0.3))
     ahead = replace(plain, head_start_ms=1.0)
-    before, after = ({job.key: job for job in reference_jobs(found)} for found in (plain, ahead))
+    before, after = (
+        {job.key: job for job in reference_jobs(found, DeviceSharing.UNSTATED)} for found in (plain, ahead)
+    )
     for key, job in after.items():
         earlier = before[key]
         saved_ms = 2.0 if job.settings.input_wait_ratio else 0.0

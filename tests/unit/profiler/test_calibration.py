@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from cotenant_profiler.errors import OutOfMemoryError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
 
 from cotenant.device_calibration import Anchor, DeviceCalibration
+from cotenant.device_sharing import DeviceSharing
 from tests.support.calibrated_machine import NOW_MS, QUICK, SCRIPT_PEAK_BYTES, Framework, Machine, Worker
 
 ALIKE = (0.5, 0.606)
@@ -102,6 +104,24 @@ def test_a_calibration_holds_the_head_start_of_a_core_and_none_of_a_gpu(
     ]
     monkeypatch.setattr(module, "measure_pairs", lambda *_, **__: PairFindings(alone=windows))
     assert calibrated(machine, monkeypatch).head_start_ms == pytest.approx(head_start_ms)
+
+
+@pytest.mark.parametrize(
+    ("is_gpu", "is_served", "sharing"),
+    [
+        (True, True, DeviceSharing.MPS),
+        (True, False, DeviceSharing.TIME_SLICING),
+        (False, True, DeviceSharing.TIME_SLICING),
+    ],
+)
+def test_a_calibration_says_how_its_pairs_shared_the_device(
+    is_gpu: bool, is_served: bool, sharing: DeviceSharing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    if is_served:
+        (tmp_path / "control").touch()
+    machine = gpu_machine(monkeypatch, QUICK) if is_gpu else Machine(seconds_of=QUICK)
+    assert calibrated(machine, monkeypatch).sharing is sharing
 
 
 @pytest.mark.parametrize(("lost", "slowdowns"), [(-0.02, [0.0] * len(BOTH_WAYS)), (-0.1, [])])
