@@ -20,6 +20,8 @@ from cotenant.device_calibration import (
 
 FOLDER: Final = "calibrations"
 _FILES_MAX: Final = 200
+_UNSAID: Final = re.compile(r"nvidia|geforce|tesla|quadro|amd|radeon|instinct|sxm\d?|pcie|\d+gb")
+"""Words of a full name that people leave out of it; the one at hand has them."""
 
 
 def calibration_path(state_dir: Path, device: str, driver: str) -> Path:
@@ -52,6 +54,28 @@ def newest_calibration(state_dir: Path, device: str, now_ms: int) -> tuple[Path,
         device: Device type by its full name, in any case.
         now_ms: Milliseconds since 1970.
     """
+    kept = _kept_calibrations(state_dir, now_ms)
+    found = [each for each in kept if each[1].device.lower() == device.lower()]
+    return max(found, key=lambda each: each[1].measured_at_ms, default=None)
+
+
+def device_at_hand(state_dir: Path, name: str, now_ms: int) -> str:
+    """Return the full name of the calibrated device of this machine that is meant, else the name itself.
+
+    Somebody who says `a100` beside one means that one, whatever else is sold by that name.
+
+    Args:
+        state_dir: Where the programs of this machine keep their data.
+        name: Device type by a full or a short name, in any case.
+        now_ms: Milliseconds since 1970.
+    """
+    devices = {calibration.device for _, calibration in _kept_calibrations(state_dir, now_ms)}
+    meant = [device for device in devices if device.lower() == name.lower()]
+    meant = meant or [device for device in devices if _is_short_for(name, device)]
+    return meant[0] if len(meant) == 1 else name
+
+
+def _kept_calibrations(state_dir: Path, now_ms: int) -> list[tuple[Path, DeviceCalibration]]:
     # Folders of `cotenant calibrate` and of every agent that runs here.
     paths = sorted([*state_dir.glob(f"{FOLDER}/*.json"), *state_dir.glob(f"agent-*/{FOLDER}/*.json")])
     found = []
@@ -60,6 +84,12 @@ def newest_calibration(state_dir: Path, device: str, now_ms: int) -> tuple[Path,
             calibration = read_calibration_file(path, now_ms)
         except CalibrationError:
             continue
-        if calibration.device.lower() == device.lower():
-            found.append((path, calibration))
-    return max(found, key=lambda each: each[1].measured_at_ms, default=None)
+        found.append((path, calibration))
+    return found
+
+
+def _is_short_for(name: str, device: str) -> bool:
+    """Whether `h200` or `rtx4090` is how people name a device: nothing that tells types apart is left out."""
+    said, words = (re.findall("[a-z0-9]+", each.lower()) for each in (name, device))
+    tell, of_device = ("".join(word for word in each if not _UNSAID.fullmatch(word)) for each in (said, words))
+    return bool(tell) and tell == of_device and all(word in words for word in said if _UNSAID.fullmatch(word))

@@ -26,17 +26,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant import programs
+from cotenant.calibration_files import device_at_hand, newest_calibration
 from cotenant.capture.captured_job import PROFILER, convert
 from cotenant.capture.in_script.step_export import export_network
 from cotenant.capture.in_script.step_window import tensors_of
-from cotenant.cli.settings import point_at_state, resolve_settings
+from cotenant.cli.settings import point_at_state, resolve_settings, state_folder
 from cotenant.client import PredictorClient, is_serving, job_settings, open_channel
 from cotenant.client_errors import InputError, PermissionDeniedError
+from cotenant.device_calibration_message import calibration_message
 from cotenant.job_settings import BATCH_SIZE_MAX
 from cotenant.memory_verdict import MemoryVerdict
 from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_service, hash_of
 from cotenant.prediction_verdict import verdict_of
 from cotenant.quantities import parse_bytes
+from cotenant.system_clock import now_ms
 from cotenant.v1 import prediction_pb2
 
 GUESS_TIMEOUT_S: Final = 0.5
@@ -124,6 +127,7 @@ def predict(
             device_memory_bytes=parse_bytes(device_memory) if device_memory else 0,
             find_largest_batch_size=True,
         )
+        _calibrate(request)
         answer = _ask(Questions(graphs=[Path(path)], jobs=[request])).jobs[0]
     return _as_record(request, answer)
 
@@ -134,6 +138,16 @@ def fits(model_or_path: Any, inputs: Any = None, **settings: Any) -> bool | None
     Arguments and errors are those of `predict`.
     """
     return predict(model_or_path, inputs, **settings).fits
+
+
+def _calibrate(request: prediction_pb2.PredictJobRequest) -> None:
+    """Adds what was measured of the device at hand, as `cotenant predict` does."""
+    folder = state_folder(resolve_settings({}).settings)
+    if not request.device_memory_bytes:
+        request.device = device_at_hand(folder, request.device, now_ms())
+    found = newest_calibration(folder, request.device, now_ms())
+    if found is not None:
+        request.calibration.CopyFrom(calibration_message(found[1]))
 
 
 def _check_kinds(batch_size: object, texts: Mapping[str, object]) -> None:

@@ -22,6 +22,7 @@ from cotenant.cli.predict_questions import (
     each_questions,
     find_calibration,
     is_unconfigured,
+    name_at_hand,
     setting_flags,
     together_questions,
 )
@@ -101,7 +102,8 @@ def predict(session: Session, /, *, files: tuple[Path, ...], yes: bool, **flags:
     configured and none is reachable. Several GRAPHs, or job files, are asked about together on one device: how much
     they slow each other down, and whether their memory fits. A COMMAND is captured first (`cotenant capture`).
     """
-    devices = [each.strip() for each in _asked_device(session, flags["device"]).split(",")]
+    names = _asked_device(session, flags["device"]).split(",")
+    devices = [name_at_hand(session, each.strip(), flags) for each in names]
     batch_sizes = flags["batch_sizes"] or [None]
 
     def check(jobs: int, *, is_captured: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cotenant.calibration_files import newest_calibration
+from cotenant.calibration_files import device_at_hand, newest_calibration
 from cotenant.cli.graph_input import AskedJob, with_batch
 from cotenant.cli.session import Session, tell
 from cotenant.cli.setting_options import SETTING_NAMES
@@ -172,6 +172,13 @@ def find_calibration(session: Session, file: Path | None, device: str) -> tuple[
     if file is not None:
         return file, read_calibration_file(file, now_ms())
     return newest_calibration(state_folder(session.settings), device, now_ms())
+
+
+def name_at_hand(session: Session, name: str, flags: Mapping[str, Any]) -> str:
+    """Returns the full name of the device of this machine that is meant; who states more means what is stated."""
+    if flags["calibration_file"] is not None or flags["device_memory"] is not None:
+        return name
+    return device_at_hand(state_folder(session.settings), name, now_ms())
 
 
 def is_unconfigured(session: Session, *, says_so: bool = True) -> bool:

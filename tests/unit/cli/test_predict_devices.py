@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from cotenant.calibration_files import calibration_path, keep_calibration
 from cotenant.v1 import prediction_pb2
+from tests.support.calibrations import calibration
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import GIB, FakePredictor, FakeScheduler, sample_prediction
 
@@ -61,3 +64,16 @@ def test_a_dry_run_states_the_memory_that_the_nodes_report(
     }
     assert asked == {gpu.device: gpu.memory_bytes for node in scheduler.nodes for gpu in node.gpus}
     assert all(asked.values())
+
+
+def test_a_short_name_means_the_card_at_hand_that_was_calibrated(
+    cotenant: CommandLine, predictor: FakePredictor, tmp_path: Path
+) -> None:
+    kept = replace(calibration(), device="NVIDIA H200")
+    folder = tmp_path / "state"
+    keep_calibration(calibration_path(folder, kept.device, kept.driver), kept)
+    for flags in ([], ["--device-memory", "141GiB"]):
+        cotenant("predict", GRAPH, "--batch-size", "8", "--device", "h200", *flags)
+    known, stated = (each for each in predictor.seen if isinstance(each, prediction_pb2.PredictJobRequest))
+    assert (known.device, known.calibration.device) == ("NVIDIA H200", "NVIDIA H200")
+    assert stated.device == "h200", "who states its memory names a device that may be elsewhere"

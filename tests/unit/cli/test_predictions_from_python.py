@@ -19,10 +19,12 @@ from cotenant_profiler.convert_command import convert
 
 import cotenant as package
 from cotenant import predictions, programs
+from cotenant.calibration_files import calibration_path, keep_calibration
 from cotenant.client_errors import InputError, PermissionDeniedError
 from cotenant.prediction_questions import Answers
 from cotenant.v1 import prediction_pb2
 from predictor_service.features.graphs.graph_description import describe_graph
+from tests.support.calibrations import calibration
 from tests.support.cases import for_each
 from tests.support.fake_services import FakePredictor
 
@@ -59,6 +61,16 @@ def test_a_record_is_plain(predictor: FakePredictor) -> None:
     assert record["batch_size"] == 8
     assert record["largest_batch_size"] == 96
     assert type(record["memory_bytes"]) is int
+
+
+def test_what_was_measured_of_the_device_at_hand_counts_as_on_the_command_line(
+    predictor: FakePredictor, tmp_path: Path
+) -> None:
+    kept = dataclasses.replace(calibration(), device="NVIDIA L4")
+    keep_calibration(calibration_path(tmp_path / "state", kept.device, kept.driver), kept)
+    package.predict(GRAPHS / "mlp.onnx", batch_size=8, device="l4")
+    (asked,) = (each for each in predictor.seen if isinstance(each, prediction_pb2.PredictJobRequest))
+    assert (asked.device, asked.calibration.device) == ("NVIDIA L4", "NVIDIA L4")
 
 
 def test_a_network_is_exported_and_stays_in_its_mode(predictor: FakePredictor, converted_here: None) -> None:
