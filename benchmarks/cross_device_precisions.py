@@ -129,7 +129,7 @@ def join(single: _Records, half: _Records) -> DeviceScale:
     ]
     scale = scale_of(
         calibration_by(single[0][0].device, anchors),
-        lambda anchor: AnchorFigures(step_ms=records[int(anchor.network)][2].value, memory_bytes=1.0),
+        lambda reference: AnchorFigures(step_ms=records[int(reference.network)][2].value, memory_bytes=1.0),
     )
     assert scale is not None
     return scale.at("fp16")
