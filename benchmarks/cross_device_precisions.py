@@ -1,15 +1,16 @@
 """What anchors of one precision say of another: fp32 anchors of a device type left out, half precision judged.
 
 `python -m benchmarks.cross_device_precisions` prints JSON; a CPU minute. Every type of the public sets that trained in
-fp32 and in half precision is left out in turn; `widened` is judged without what the type says of how far precisions are
-apart, the others by the number that is served. Anchors are rows of training, drawn forty times; rows of their networks
-are not judged where others are left.
+fp32 and in half precision is left out in turn. `apart_only` and `widened` are judged without what the type says of how
+far precisions are apart, the others by the number that is served. Anchors are rows of training, drawn forty times; rows
+of their networks are not judged where others are left.
 
     apart        by type: mean of ln(measured / said) in half precision less that in fp32
     deviation    root mean square of these, and the least and the most when a type is left out
     of_fp32      three fp32 anchors, half precision judged: MAPE, coverage of the 90 % range, median upper/lower; mean
                  over types, beside the least coverage of a type
-    widened      the same as answers have it where no anchor ran in half precision
+    apart_only   the same with the deviation of the other types
+    widened      the same, and no narrower than without anchors, as answers have it
     one, two, three     with so many anchors in half precision too, as `DeviceScale.at` joins both
     one_alone, ...      by these alone
 """
@@ -106,8 +107,8 @@ def judge(trained: Trained, deviation: float) -> dict[str, tuple[float, float, f
 
 def _scales(single: _Records, half: _Records, deviation: float) -> dict[str, DeviceScale]:
     scale = scale_by(single)
-    widened = replace(scale, step_deviation=math.hypot(scale.step_deviation, deviation), is_precision_measured=False)
-    found = {"of_fp32": scale, "widened": widened}
+    apart = replace(scale, step_deviation=math.hypot(scale.step_deviation, deviation))
+    found = {"of_fp32": scale, "apart_only": apart, "widened": replace(apart, is_precision_measured=False)}
     for count, name in _COUNTS.items():
         found[name], found[f"{name}_alone"] = join(single, half[:count]), scale_by(half[:count])
     return found
