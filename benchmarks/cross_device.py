@@ -129,7 +129,7 @@ def _ask(model: CrossDeviceStep, row: StepRow) -> Estimate:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class Answer:
     """Stands where the estimator of a job stands; it was asked already."""
 
     estimate: Estimate
@@ -144,7 +144,7 @@ def _calibrate(anchors: Sequence[tuple[StepRow, Estimate]]) -> Callable[[Estimat
     scale = scale_by(anchors)
 
     def calibrated(estimate: Estimate) -> Estimate:
-        return CalibratedEstimator(cast(JobEstimator, _Answer(estimate)), scale, 0.0).step(1)
+        return CalibratedEstimator(cast(JobEstimator, Answer(estimate)), scale, 0.0).step(1)
 
     return calibrated
 

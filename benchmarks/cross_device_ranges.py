@@ -96,7 +96,7 @@ def judge_reaches(rows: Sequence[StepRow], every: Sequence[StepRow]) -> dict[str
     anchored = {}
     for device in sorted({row.device for row in rows}):
         sys.stderr.write(f"{device}\n")
-        model = _fit(rows, every, partial(_is_other_device, device), with_widths=False)
+        model = fit_without(device, rows, every, with_widths=False)
         anchored[device] = scale_rows([(row, ask(model, row)) for row in rows if row.device == device])
     found, held = {}, []
     for device, one in anchored.items():
@@ -113,6 +113,13 @@ def judge_reaches(rows: Sequence[StepRow], every: Sequence[StepRow]) -> dict[str
     means = {"coverage": round(float(np.mean(held)), 3), "worst_coverage": round(min(held), 3)}
     ratio = float(np.mean([each["upper_per_lower"] for each in found.values()]))
     return {"by_device": found, **means, "upper_per_lower": round(ratio, 2)}
+
+
+def fit_without(
+    device: str, rows: Sequence[StepRow], every: Sequence[StepRow], *, with_widths: bool = True
+) -> CrossDeviceStep:
+    """The model of all other device types."""
+    return _fit(rows, every, partial(_is_other_device, device), with_widths=with_widths)
 
 
 def _is_other_device(device: str, row: StepRow) -> bool:

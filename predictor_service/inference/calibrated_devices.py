@@ -83,7 +83,8 @@ def reference_jobs(calibration: DeviceCalibration | None, sharing: DeviceSharing
     """
     if calibration is None or not _counts(calibration, sharing):
         return []
-    references = {reference.network: reference for reference in calibration.anchors}
+    # Of a network that ran in two precisions the first one is of the pairs: anchors in others are measured after them.
+    references = {reference.network: reference for reference in reversed(calibration.anchors)}
     sides = {side for pair in calibration.pairs for side in pair.sides}
     head_start_ms = calibration.head_start_ms
     return [_reference_job(references[network], wait_ratio, head_start_ms) for network, wait_ratio in sorted(sides)]
@@ -133,7 +134,12 @@ def _settings(reference: Anchor) -> JobSettings:
 
 
 def calibration_notices(calibration: DeviceCalibration | None, scale: DeviceScale | None) -> tuple[Notice, ...]:
-    """Return what an answer says of the calibration that it used."""
+    """Return what an answer says of the calibration that it used.
+
+    Args:
+        calibration: None = the device was not calibrated.
+        scale: Of the precision of the job; None = the calibration says nothing of the device.
+    """
     if calibration is None:
         return ()
     if scale is None:
@@ -141,8 +147,9 @@ def calibration_notices(calibration: DeviceCalibration | None, scale: DeviceScal
     load = ""
     if calibration.foreign_load:
         load = "; others used the device meanwhile, so it may be faster: ranges are wider, pairs are answered without"
+    missing = "" if scale.is_precision_measured else f", none in {scale.precision}: ranges of such steps are wider"
     message = f"steps take {scale.step_ratio:.2f} times what is known of the type, by {scale.anchors} networks measured"
-    return (Notice(code="CALIBRATED", message=f"{message} on the device at hand{load}"),)
+    return (Notice(code="CALIBRATED", message=f"{message} on the device at hand{missing}{load}"),)
 
 
 def place_notices(scale: DeviceScale | None, device: DeviceType, version: ServedVersion | None) -> tuple[Notice, ...]:

@@ -122,17 +122,26 @@ class CalibratedEstimator(JobEstimator):
         busy_ms, wait_ms = estimate.value * (1 - self._wait_ratio), estimate.value * self._wait_ratio
         below = math.log(estimate.value / max(estimate.lower, 1e-9 * estimate.value))
         above = math.log(estimate.upper / estimate.value)
-        if estimate.level is Level.FALLBACK:  # its factor is about devices, and this one was measured
-            below, above = (min(each, self._reach(estimate, _ROOFLINE_DEVIATION)) for each in (below, above))
-        noise = self._reach(estimate, self._scale.step_deviation)
-        fastest = self._scale.fastest_ratio
-        least_ms = fastest * busy_ms * math.exp(-math.hypot(below, noise))
-        most_ms = ratio * busy_ms * math.exp(math.hypot(above, noise))
+        least_ms = self._scale.fastest_ratio * busy_ms * math.exp(-self._step_reach(estimate, below))
+        most_ms = ratio * busy_ms * math.exp(self._step_reach(estimate, above))
+        below, above = (self._between_networks(estimate, each) for each in (below, above))
         return estimate._replace(
             value=self._step_ms(ratio * busy_ms, wait_ms, passes),
             lower=self._step_ms(least_ms, wait_ms * math.exp(-below), passes),
             upper=self._step_ms(most_ms, wait_ms * math.exp(above), passes),
         )
+
+    def _step_reach(self, estimate: Estimate, reach: float) -> float:
+        """How far a step may be from what is said, a logarithm, given how far it may be on a device of the type."""
+        between = self._between_networks(estimate, reach)
+        measured = math.hypot(between, self._reach(estimate, self._scale.step_deviation))
+        # In a precision in which no anchor ran nothing narrows what holds where nothing was measured.
+        return measured if self._scale.is_precision_measured else max(measured, reach)
+
+    def _between_networks(self, estimate: Estimate, reach: float) -> float:
+        """What of that is between networks: a fallback's factor is about devices, and this one was measured."""
+        is_fallback = estimate.level is Level.FALLBACK
+        return min(reach, self._reach(estimate, _ROOFLINE_DEVIATION)) if is_fallback else reach
 
     def _step_ms(self, busy_ms: float, wait_ms: float, passes: int = 1) -> float:
         """Of a step whose passes each wait and compute as long."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cotenant.job_settings import JobSettings
+from predictor_service.cross_device.step_model import CONVOLUTIONAL, kind_of_network
+from predictor_service.cross_device.step_work import work_of_table
 from predictor_service.features.device_scale import DeviceScale
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.head_start import NO_HEAD_START
@@ -25,7 +27,7 @@ class DeviceEstimators:
         device: Its type.
         version: Whose models answer; None = nothing was ever trained.
         confidence: Coverage of the intervals.
-        scale: How the device differs from its type; None = it was not calibrated.
+        scale: How the device differs from its type, in every precision; None = it was not calibrated.
         of_device: See `CalibratedEstimator`.
     """
 
@@ -43,6 +45,7 @@ class DeviceEstimators:
             graph: Of the job.
             settings: Of the job; models know the wait as a share of a step.
         """
+        scale = self.scale_of(graph, settings)
 
         def on_type(share: float) -> JobEstimator:
             shared = settings.with_wait_share(share)
@@ -50,11 +53,31 @@ class DeviceEstimators:
 
         def at_share(share: float) -> JobEstimator:
             found = on_type(share)
-            if self.scale is None:
+            if scale is None:
                 return found
-            return CalibratedEstimator(found, self.scale, share, of_device=self.of_device)
+            return CalibratedEstimator(found, scale, share, of_device=self.of_device)
 
         if not settings.input_wait_ms:
             return at_share(settings.input_wait_ratio)
-        head_start = NO_HEAD_START if self.scale is None else self.scale.head_start
+        head_start = NO_HEAD_START if scale is None else scale.head_start
         return TimedWaitEstimator(settings, on_type, at_share, head_start)
+
+    def scale_of(self, graph: MeasuredGraph, settings: JobSettings) -> DeviceScale | None:
+        """Return the scale in the precision of a job; None = the device was not calibrated.
+
+        Args:
+            graph: Of the job.
+            settings: Of the job.
+        """
+        if self.scale is None:
+            return None
+        return self.scale.at("fp32" if self._is_fp32(graph, settings) else settings.precision)
+
+    def _is_fp32(self, graph: MeasuredGraph, settings: JobSettings) -> bool:
+        """Whether a job in TF32 does what it would do in fp32: convolutions use TF32 in either, products do not."""
+        if settings.precision != "tf32":
+            return False
+        if not self.device.has_units_for("tf32"):
+            return True
+        work = work_of_table(graph.at(settings.global_batch_size), graph.description.arrays)
+        return kind_of_network(work) == CONVOLUTIONAL

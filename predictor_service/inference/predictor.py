@@ -129,7 +129,7 @@ class Predictor:
             version,
             at_precision=lambda precision: estimator_of(dataclasses.replace(question.settings, precision=precision)),
             notices=(
-                *calibration_notices(question.calibration, scale),
+                *calibration_notices(question.calibration, estimators.scale_of(graph, question.settings)),
                 *place_notices(scale, named.device, version),
             ),
         )

@@ -241,6 +241,61 @@ def test_the_answer_says_what_the_calibration_did(predictor: Predictor) -> None:
     assert "CALIBRATED" not in {notice.code for notice in ask(predictor).warnings}
 
 
+def ask_h200(
+    predictor: Predictor, network: int, precision: str, found: DeviceCalibration | None
+) -> tuple[JobAnswer, str]:
+    """The answer about an anchor network in a precision, and what it says of the calibration."""
+    reference = GPU_ANCHORS[network]
+    settings = JobSettings(global_batch_size=48, optimizer=reference.optimizer, precision=precision)
+    graph = read_anchor_graph(reference.network)
+    answer = predictor.predict_job(
+        JobQuestion(settings=settings, device="NVIDIA H200", onnx_graph=graph, calibration=found)
+    )
+    return answer, "".join(notice.message for notice in answer.warnings if notice.code == "CALIBRATED")
+
+
+def reach(answer: JobAnswer) -> float:
+    return answer.step_ms.upper / answer.step_ms.lower
+
+
+def test_in_a_precision_in_which_no_anchor_ran_a_range_is_no_narrower_than_without_a_calibration(
+    predictor: Predictor,
+) -> None:
+    found = measured(predictor, (0.9, 1.0, 1.1), device="NVIDIA H200")
+    (plain, _), (single, _), (half, told) = (
+        ask_h200(predictor, 0, *asked) for asked in (("bf16", None), ("fp32", found), ("bf16", found))
+    )
+    assert half.step_ms.value == pytest.approx(plain.step_ms.value)
+    assert half.step_ms.lower <= plain.step_ms.lower
+    assert half.step_ms.upper >= plain.step_ms.upper
+    assert reach(half) > 1.5 * reach(single)
+    assert "none in bf16: ranges of such steps are wider" in told
+
+
+def test_anchors_that_ran_in_half_precision_narrow_its_ranges_and_leave_fp32_alone(predictor: Predictor) -> None:
+    found = measured(predictor, (0.9, 1.0, 1.1), device="NVIDIA H200")
+    half_anchor = replace(found.anchors[0], precision="bf16", step_ms=3 * found.anchors[0].step_ms)
+    both = replace(found, anchors=(*found.anchors, half_anchor))
+    (before, _), (after, told) = (ask_h200(predictor, 1, "bf16", each) for each in (found, both))
+    assert reach(after) < reach(before)
+    assert after.step_ms.value > before.step_ms.value
+    assert "by 4 networks" in told
+    assert "none in" not in told
+    single = [ask_h200(predictor, 1, "fp32", each) for each in (found, both)]
+    assert single[0][0].step_ms == single[1][0].step_ms
+    assert single[0][1] == single[1][1]
+
+
+@pytest.mark.parametrize(("network", "is_wider"), [(0, False), (1, True)])
+def test_tf32_is_what_fp32_is_to_convolutions_and_not_to_products(
+    predictor: Predictor, network: int, *, is_wider: bool
+) -> None:
+    found = measured(predictor, (0.9, 1.0, 1.1), device="NVIDIA H200")
+    single, short = (ask_h200(predictor, network, precision, found) for precision in ("fp32", "tf32"))
+    assert ("none in tf32" in short[1]) == is_wider
+    assert (reach(short[0]) > 1.2 * reach(single[0])) == is_wider
+
+
 def test_without_a_calibration_an_answer_names_the_machines_that_checked_its_ranges(predictor: Predictor) -> None:
     told = {notice.code: notice.message for notice in ask(predictor).warnings}
     assert predictor.version is not None

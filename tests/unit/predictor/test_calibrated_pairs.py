@@ -199,3 +199,9 @@ def test_an_anchor_with_a_head_start_needs_more_of_the_device_in_a_shorter_step(
         assert busy_ms == pytest.approx(earlier_ms), key
         waits_ms = [each.settings.input_wait_ratio * (each.known_step_ms or 0.0) for each in (job, earlier)]
         assert waits_ms[0] == pytest.approx(waits_ms[1]), key
+
+
+def test_an_anchor_that_ran_once_more_in_half_precision_is_in_its_pairs_what_it_was() -> None:
+    plain = paired(calibrated(GPU), {0.0: 0.5})
+    again = replace(plain.anchors[0], precision="bf16", step_ms=4.0)
+    assert reference_jobs(replace(plain, anchors=(*plain.anchors, again))) == reference_jobs(plain)

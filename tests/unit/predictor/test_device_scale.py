@@ -10,6 +10,7 @@ import pytest
 
 from predictor_service.features.device_scale import (
     DEVIATION_SEEN,
+    PRECISION_DEVIATION,
     AnchorFigures,
     DeviceScale,
     between_networks,
@@ -131,3 +132,69 @@ def test_a_network_that_is_no_anchor_may_be_farther_than_the_anchors_are_from_ea
     spread_bytes = (max(surpluses_mib) - min(surpluses_mib)) / 2 * MIB
     assert scale.memory_deviation_bytes > 1.8 * spread_bytes
     assert 0 < scale.memory_deviation_bytes < 1.95 * spread_bytes + MIB
+
+
+def scale_of_precisions(*anchors: tuple[str, float], surpluses_mib: tuple[int, ...] = ()) -> DeviceScale:
+    """The scale by anchors, each with its precision and how many times as long it took as models say."""
+    found = calibration()
+    surpluses = surpluses_mib or (0,) * len(anchors)
+    chosen = tuple(
+        replace(
+            found.anchors[place % 3],
+            precision=precision,
+            step_ms=ratio,
+            step_spread_ratio=0.04 if precision == "fp32" else 0.8,
+            memory_peak_bytes=SAID_BYTES + surplus * MIB,
+        )
+        for place, ((precision, ratio), surplus) in enumerate(zip(anchors, surpluses, strict=True))
+    )
+    scale = scale_of(replace(found, anchors=chosen), lambda _: AnchorFigures(step_ms=1.0, memory_bytes=SAID_BYTES))
+    assert scale is not None
+    return scale
+
+
+FP32 = (("fp32", 1.8), ("fp32", 2.0), ("fp32", 2.3))
+
+
+def test_in_a_precision_in_which_no_anchor_ran_the_ratio_stays_and_the_deviation_grows() -> None:
+    scale = scale_of_precisions(*FP32)
+    other = scale.at("bf16")
+    assert scale.at("fp32") is scale
+    assert (other.precision, other.is_precision_measured, other.step_ratio) == ("bf16", False, scale.step_ratio)
+    assert other.step_deviation == pytest.approx(math.hypot(scale.step_deviation, PRECISION_DEVIATION))
+    assert (other.memory_shift_bytes, other.busy_ratio) == (scale.memory_shift_bytes, scale.busy_ratio)
+
+
+@pytest.mark.parametrize("halves", [(("bf16", 4.0),), (("bf16", 4.0), ("bf16", 9.0), ("fp16", 1.0))])
+def test_anchors_of_other_precisions_change_nothing_of_the_usual_one(halves: tuple[tuple[str, float], ...]) -> None:
+    alone, joined = scale_of_precisions(*FP32), scale_of_precisions(*halves[:1], *FP32, *halves[1:])
+    assert replace(joined.at("fp32"), others=()) == alone
+
+
+def test_anchors_of_a_precision_move_its_ratio_towards_theirs_the_more_of_them_there_are() -> None:
+    scales = [scale_of_precisions(*FP32, *[("bf16", 4.0)] * count).at("bf16") for count in (1, 2, 3)]
+    ratios, deviations = [each.step_ratio for each in scales], [each.step_deviation for each in scales]
+    usual = scale_of_precisions(*FP32)
+
+    assert [usual.step_ratio, *ratios, 4.0] == sorted([usual.step_ratio, *ratios, 4.0])
+    assert 0.2 < math.log(ratios[0] / usual.step_ratio) / math.log(4.0 / usual.step_ratio) < 0.8
+    assert [usual.at("bf16").step_deviation, *deviations] == sorted(
+        [usual.at("bf16").step_deviation, *deviations], reverse=True
+    )
+    assert deviations[-1] > usual.step_deviation
+    assert all(each.is_precision_measured for each in scales)
+
+
+def test_memory_of_a_precision_is_shifted_only_where_anchors_of_both_agree() -> None:
+    agreed = scale_of_precisions(*FP32, ("bf16", 2.0), surpluses_mib=(40, 40, 40, 40)).at("bf16")
+    torn = scale_of_precisions(*FP32, ("bf16", 2.0), surpluses_mib=(40, 40, 40, 400)).at("bf16")
+    assert agreed.memory_shift_bytes == 40 * MIB
+    assert torn.memory_shift_bytes == 0
+    assert torn.memory_deviation_bytes >= 360 * MIB
+
+
+def test_other_precisions_of_a_device_that_others_used_are_made_no_slower_for_pairs_either() -> None:
+    scale = scale_of_precisions(*FP32, ("bf16", 2.0))
+    loud = replace(scale, foreign_load=True, others=tuple(replace(each, foreign_load=True) for each in scale.others))
+    assert loud.for_pairs().at("bf16").step_ratio == 1.0
+    assert scale.for_pairs().at("bf16").step_ratio > 1.0
