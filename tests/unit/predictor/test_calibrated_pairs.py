@@ -204,6 +204,5 @@ def test_an_anchor_with_a_head_start_needs_more_of_the_device_in_a_shorter_step(
 def test_an_anchor_that_ran_once_more_in_half_precision_is_in_its_pairs_what_it_was() -> None:
     plain = paired(calibrated(GPU), {0.0: 0.5})
     again = replace(plain.anchors[0], precision="bf16", step_ms=4.0)
-    assert reference_jobs(replace(plain, anchors=(*plain.anchors, again))) == reference_jobs(
-        plain, DeviceSharing.UNSTATED
-    )
+    more = replace(plain, anchors=(*plain.anchors, again))
+    assert reference_jobs(more, DeviceSharing.UNSTATED) == reference_jobs(plain, DeviceSharing.UNSTATED)
