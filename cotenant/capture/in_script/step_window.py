@@ -63,7 +63,7 @@ class Call:
         self.parameters = [] if self.is_transformed else [each for each in parameters if each.is_leaf]
         given = [each for each in tensors_of(torch, (self.args, self.kwargs)) if each.dim()]
         self.odd_layout = next(filter(None, map(_odd_layout, given)), "")
-        self.samples = max((int(each.shape[0]) for each in given), default=0)
+        self.samples = max((int(each.size(0)) for each in given), default=0)
         self.elements = sum(int(each.numel()) for each in given)
         dense = [] if self.is_transformed else [each for each in given if each.layout is torch.strided]
         self.question = tuple(map(tensor_key, dense))
