@@ -311,9 +311,9 @@ def _largest(groups: list[list[Call]], earlier: list[list[Call]]) -> tuple[list[
 
 
 def _size(groups: list[list[Call]]) -> tuple[int, int]:
-    """The most samples and elements of a call."""
+    """The most samples of a call, and the elements of all: beside images the length of a text would not be seen."""
     calls = [call for group in groups for call in group]
-    return max((call.samples for call in calls), default=0), max((call.elements for call in calls), default=0)
+    return max((call.samples for call in calls), default=0), sum(call.elements for call in calls)
 
 
 def _without_repeated_closures(groups: list[list[Call]]) -> tuple[list[list[Call]], int]:
