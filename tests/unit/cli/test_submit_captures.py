@@ -160,10 +160,8 @@ def test_planned_steps_of_a_captured_job_file_are_those_of_the_captured_job_only
     options, command = (words, ()) if words[:1] != ("--",) else ((), words)
     outcome = submission.submit(*options, str(tmp_path / "job.yaml"), *command)
     assert (outcome.code, submission.spec().steps_total) == (0, steps)
-    said = (
-        f"note: the 900 steps of {tmp_path / 'job.yaml'} were planned for batch 32 on one GPU, and this job has {told}"
-    )
-    assert (said in outcome.err) == (told != "")
+    said = f"note: the 900 steps of {tmp_path / 'job.yaml'} are those that were planned as it was captured, with batch "
+    assert (f"{said}32, and this job has {told}: its steps are unknown" in outcome.err) == (told != "")
 
 
 def test_steps_that_were_written_into_a_captured_job_file_stay(submission: Submission, tmp_path: Path) -> None:
