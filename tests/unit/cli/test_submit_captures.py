@@ -164,6 +164,18 @@ def test_planned_steps_of_a_captured_job_file_are_those_of_the_captured_job_only
     assert (f"{said}32, and this job has {told}: its steps are unknown" in outcome.err) == (told != "")
 
 
+def test_a_captured_job_file_that_allows_several_numbers_of_gpus_plans_no_steps(
+    submission: Submission, tmp_path: Path
+) -> None:
+    submission.captured_commands(900)
+    submission.cotenant("capture", "--out", str(tmp_path / "job.onnx"), "--", "python", "train.py")
+    with (tmp_path / "job.yaml").open("a") as file:
+        file.write("allowed_gpus: [1, 2]\n")
+    outcome = submission.submit(str(tmp_path / "job.yaml"))
+    assert submission.spec().steps_total == 0
+    assert "this job has several numbers of GPUs" in outcome.err
+
+
 def test_steps_that_were_written_into_a_captured_job_file_stay(submission: Submission, tmp_path: Path) -> None:
     submission.captured_commands(900)
     submission.cotenant("capture", "--out", str(tmp_path / "job.onnx"), "--", "python", "train.py")
