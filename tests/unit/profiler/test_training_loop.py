@@ -17,7 +17,7 @@ def output_of(precision: str) -> tuple[torch.Tensor, float]:
     """What the network answers in a step, and the largest gradient that comes back to that."""
     loop, seen = TrainingLoop(replace(LENET, precision=precision)), list[Any]()
 
-    def note(_: torch.nn.Module, __: object, output: torch.Tensor) -> None:
+    def note(_: torch.nn.Module, __: object, output: Any) -> None:
         seen.append(output.detach())
         output.register_hook(seen.append)
 
