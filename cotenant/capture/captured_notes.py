@@ -64,7 +64,7 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         (
             result["has_shorter_inputs"],
             "inputs of the first two steps have different lengths or sizes: predicted with the larger ones; still "
-            "larger ones that come later are not seen, and need more time and memory",
+            "larger ones that come later need more time and memory: let the largest come first where it is captured",
         ),
         *_notes_of_what_is_kept(result),
         *_notes_of_step(result, wait_ms),

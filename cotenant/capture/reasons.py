@@ -221,7 +221,7 @@ _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]]
         ),
         "no_tensor": lambda result: NotCapturedError("the network takes no tensor, so no batch can be seen"),
         "step_limit": lambda result: NotCapturedError(
-            "the CPU time of a capture ended within the first step of the script",
+            "the CPU time of a capture ended before a whole step of the script",
             remedy=f"let it begin with a smaller batch where it is captured, or {MEASURED}",
         ),
         "export_limit": lambda result: NotCapturedError("torch.export needed too much CPU time"),

@@ -171,8 +171,8 @@ def without_foreign_steps(
     if not steps or "steps" in changes or known.get("steps") != steps or not difference:
         return dict(job)
     tell(
-        f"note: the {steps} steps of {job_file} were planned for batch {batch_size} on one GPU, and this job has "
-        f"{difference}: its steps are unknown until --steps states them",
+        f"note: the {steps} steps of {job_file} are those that were planned as it was captured, with batch "
+        f"{batch_size}, and this job has {difference}: its steps are unknown until --steps states them",
         style="yellow",
     )
     return {name: value for name, value in job.items() if name != "steps"}

@@ -16,6 +16,8 @@ class TrainingLoop:
     """Trains one job on one batch that never changes: the work is real, the learning does not matter."""
 
     def __init__(self, spec: JobSpec, device: str = "cpu") -> None:
+        if spec.precision not in ("fp32", *_MIXED):
+            raise ValueError(f"{spec.name}: precision {spec.precision} is none of fp32, {', '.join(_MIXED)}")
         architecture = zoo.find(spec.architecture)
         torch.manual_seed(SEED)
         with torch.device(device):

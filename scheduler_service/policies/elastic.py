@@ -127,9 +127,9 @@ class _Planner:
         self._coming = _coming_free(view)
         self._elastic = profiled_jobs(view)
         # Every slice of a GPU is a kind by itself.
-        self._on_kind: dict[Kind, dict[str, ElasticJob]] = {}
-        for job_id, job in self._elastic.items():
-            self._on_kind.setdefault(job.kind, {})[job_id] = job
+        self._on_kind: dict[Kind, list[ElasticJob]] = {}
+        for job in self._elastic.values():
+            self._on_kind.setdefault(job.kind, []).append(job)
         self._times: dict[tuple[str, int], dict[int, int]] = {}
         self._ends = CompletionTimes(
             {job_id: job.remaining_times_ms[job.count] for job_id, job in self._elastic.items()}
@@ -204,7 +204,7 @@ class _Planner:
     def _plans_with_victim(self, request: JobRequest, kind: Kind, end_ms: int) -> Iterator[_Plan]:
         """Yield how the missing GPUs come from one running job (Algorithm 1 lines 22-30)."""
         free = self._round.free_on(kind)
-        for victim in self._on_kind.get(kind, {}).values() if self._view.can_move else ():
+        for victim in self._on_kind.get(kind, ()) if self._view.can_move else ():
             cost_ms = victim.cost_ms(self._policy.reshape_cost_ms)
             for less in (count for count in victim.remaining_times_ms if count < victim.count):
                 kept, given = victim.gpu_ids[:less], victim.gpu_ids[less:]
@@ -233,7 +233,6 @@ class _Planner:
         numbers = {"gpus_count": len(plan.victim_gpu_ids), "gpus_before_count": victim.count}
         reason = Reason(code="RESHAPED_DOWN", numbers=numbers, job_ids=(job.request.job_id,))
         self._round.orders.append(victim.reshape(plan.victim_gpu_ids, reason))
-        del self._elastic[victim.job_id], self._on_kind[victim.kind][victim.job_id]
         waiting = Reason(
             code="RESHAPES_OTHER",
             numbers={"gpus_needed": len(plan.gpu_ids)},

@@ -130,9 +130,9 @@ class Tiresias:
         """
         if not view.pending:
             return None
-        kept, queue = view.index.service_measures(self.rules), view.index.by_service(self.limits_gpu_ms)
         if self.promote_ratio or bool((view.index.counted_arrays.jobs_on > 1).any()):
             return view.now_ms
+        kept, queue = view.index.service_measures(self.rules), view.index.by_service(self.limits_gpu_ms)
         if kept is not None and queue is not None:
             first_ms = kept.next_change_ms(min([_measure_of(heads[0]) for heads in queue.heads.values()]))
             return int(first_ms) if first_ms < inf else None

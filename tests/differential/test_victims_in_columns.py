@@ -120,7 +120,8 @@ def test_on_a_full_cluster_the_job_that_runs_longest_leaves_though_no_node_is_lo
 @pytest.mark.parametrize("asks_hosts", [False, True])
 def test_columns_find_the_same_victims(nodes_max: int, asks_hosts: bool) -> None:
     plans = 0
-    for seed in range(150):
+    # In one of a thousand views it matters that GPUs are held by two jobs, of which the columns tell nothing.
+    for seed in range(900):
         generator = random.Random(seed)
         seen = drawn_view(generator, nodes_max)
         ledgers = Ledger(seen), Ledger(seen)

@@ -99,7 +99,7 @@ class Framework:
         if self.refuses:
             raise ForkRefusedError("importing the framework started 2 threads")
         self._is_imported = True
-        return Worker(self._machine, is_forked=True)
+        return Worker(self._machine, is_forked=True, keeps_freed_memory=keeps_freed_memory)
 
     def close(self) -> None:
         self.is_closed = True
@@ -110,8 +110,9 @@ class Worker:
 
     pid = 1
 
-    def __init__(self, machine: Machine, *, is_forked: bool = False) -> None:
+    def __init__(self, machine: Machine, *, is_forked: bool = False, keeps_freed_memory: bool | None = True) -> None:
         self._machine = machine
+        self._keeps_freed_memory = keeps_freed_memory
         self.is_forked = is_forked
         self.is_closed = False
         self._is_asked = False
@@ -122,6 +123,7 @@ class Worker:
             if not self._is_asked and "first" in self._machine.seconds_of:
                 self._machine.spend("first", timeout_ms)
             self._is_asked = True
+            assert (do == "script") is (self._keeps_freed_memory is None)
             self._machine.spend(do, timeout_ms)
         except TimeoutError as error:
             raise WorkerError("gave no answer") from error

@@ -63,7 +63,7 @@ class Call:
         self.parameters = [] if self.is_transformed else [each for each in parameters if each.is_leaf]
         given = [each for each in tensors_of(torch, (self.args, self.kwargs)) if each.dim()]
         self.odd_layout = next(filter(None, map(_odd_layout, given)), "")
-        self.samples = max((int(each.shape[0]) for each in given), default=0)
+        self.samples = max((int(each.size(0)) for each in given), default=0)
         self.elements = sum(int(each.numel()) for each in given)
         dense = [] if self.is_transformed else [each for each in given if each.layout is torch.strided]
         self.question = tuple(map(tensor_key, dense))
@@ -311,9 +311,9 @@ def _largest(groups: list[list[Call]], earlier: list[list[Call]]) -> tuple[list[
 
 
 def _size(groups: list[list[Call]]) -> tuple[int, int]:
-    """The most samples and elements of a call."""
+    """The most samples of a call, and the elements of all: beside images the length of a text would not be seen."""
     calls = [call for group in groups for call in group]
-    return max((call.samples for call in calls), default=0), max((call.elements for call in calls), default=0)
+    return max((call.samples for call in calls), default=0), sum(call.elements for call in calls)
 
 
 def _without_repeated_closures(groups: list[list[Call]]) -> tuple[list[list[Call]], int]:

@@ -191,14 +191,13 @@ class KeptIndex:
         self._arrays = KeptArrays(state)
         self._times = KeptTimes(state)
         self._view: SchedulingView | None = None
-        self._services: ServiceTimes | None = None
         self._measures: KeptServiceMeasures | None = None
         self.kept_answers: dict[object, object] = {}
         self.turn_memo: dict[object, object] = {}
 
     def of(self, view: SchedulingView) -> KeptIndex:
         """Return itself for the newest view; one that was made before it is read no more."""
-        self._view, self._services = view, None
+        self._view = view
         return self
 
     @property
@@ -259,9 +258,7 @@ class KeptIndex:
     @property
     def service_times(self) -> ServiceTimes:
         """What the one job on each GPU has had, brought up to date."""
-        if self._services is None:  # a view is read until the state changes, and a round asks several times
-            self._services = self._read_times().services_at(self._present.now_ms)
-        return self._services
+        return self._read_times().services_at(self._present.now_ms)
 
     def service_measures(self, rules: ServiceRules) -> KeptServiceMeasures | None:
         """Return where running jobs stand by their service now; kept for the newest rules."""

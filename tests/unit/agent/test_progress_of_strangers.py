@@ -362,6 +362,7 @@ def test_two_loops_of_something_else_count_nothing(tmp_path: Path, form: str) ->
         ("[ROUND 29]\n[ROUND 30]\n", 300, 0),  # rounds of many steps
         ("[ROUND 29]\n[ROUND 30]\n", 0, 0),
         ("Ground 30\n", 30, 0),
+        ("Ground 30/30\n", 30, 0),
         ("Epoch: 7, Loss: 1\n[ROUND 30]\n", 30, 0),  # rounds are not what it counts
         ("Epoch 1/2: loss 2\nEpoch 2/2: loss 1\n[round 7]\n", 2, 2),
     ],

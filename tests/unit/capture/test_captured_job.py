@@ -16,7 +16,7 @@ from cotenant_profiler.convert_command import convert_command
 
 from cotenant import programs
 from cotenant.capture import captured_job, captured_notes
-from cotenant.capture.captured_files import write_job
+from cotenant.capture.captured_files import read_planned_steps, write_job
 from cotenant.capture.in_script.step_export import EXPORT_FILE
 from cotenant.capture.in_script.step_window import IN_A_LIST
 from cotenant.capture.reasons import NotCapturedError
@@ -97,6 +97,16 @@ def test_the_form_of_progress_is_left_to_the_agent_which_sees_the_whole_log(
     write_job(job, ["python", "train.py"], tmp_path, files)
     written = yaml.safe_load(files[1].read_text())
     assert set(written) == {"name", "command", "working_directory", "graph", "settings"}
+
+
+@pytest.mark.parametrize("steps", [0, 1_234])
+def test_a_job_file_says_how_many_steps_were_planned_of_which_batch(steps: int, tmp_path: Path) -> None:
+    job = replace(captured_job._as_job(outcome_with({}), read_graph(GRAPH)), batch_size=48, planned_steps=steps)
+    files = (tmp_path / "train.onnx", tmp_path / "train.yaml")
+    write_job(job, ["python", "train.py"], tmp_path, files)
+    assert read_planned_steps(files[1]) == ((steps, 48) if steps else (0, 0))
+    files[1].write_text("name: own\nsteps: 900\n")
+    assert read_planned_steps(files[1]) == (0, 0)
 
 
 @pytest.mark.parametrize("is_captured", [True, False])

@@ -160,7 +160,7 @@ def test_a_script_that_misses_arguments_is_to_be_given_them(last: str, is_usage:
         ({"status": 1, "log": "Temporary failure in name resolution"}, "the network, which a capture has not"),
         ({"result": {"reason": "covered", "covered_ratio": 0.866, "networks": ["Encoder"]}}, "(Encoder) hold 87 %"),
         ({"result": {"reason": "no_forward"}}, "no network was called"),
-        ({"result": {"reason": "step_limit"}}, "the CPU time of a capture ended within the first step"),
+        ({"result": {"reason": "step_limit"}}, "the CPU time of a capture ended before a whole step"),
         ({"result": {"reason": "export", "detail": "data-dependent\nmore", "trace": ""}}, "refused the network: data"),
         ({"result": {"reason": "export", "detail": SCRIPTED, "trace": ""}}, "torch.jit has compiled the network"),
         ({"result": {"reason": "export", "detail": "", "trace": ""}}, "torch.export refused the network"),

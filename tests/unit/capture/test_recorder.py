@@ -210,10 +210,12 @@ def test_what_torch_func_differentiates_is_not_taken_for_a_second_derivative(tmp
         (lambda: torch.eye(3).to_sparse(), "sparse"),
         (lambda: torch.eye(3).to_sparse_csr(), "sparse"),
         (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "nested"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided), "nested"),
         (lambda: torch.eye(3), ""),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
 def test_inputs_that_no_export_takes_are_named(make: Callable[[], torch.Tensor], refusal: str) -> None:
     call = Call(torch, torch.nn.Linear(3, 3), ((torch.ones(3, 3), make()), {}), group=0, inside_step=0)
     assert Window([call], 1, 1, []).refusal == refusal

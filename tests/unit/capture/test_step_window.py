@@ -218,6 +218,13 @@ def test_of_inputs_of_two_lengths_the_longer_ones_are_told(
     assert (elements, window.has_shorter) == ([told], has_shorter)
 
 
+def test_longer_inputs_of_the_smaller_of_two_networks_are_told() -> None:
+    """An encoder of images and one of texts: the images are as large as ever."""
+    window = played("NM!1NM!1", (8, 8, 8, 8), (900, 20, 900, 10))
+    elements = [cast("FakeCall", call).elements for call in window.calls]
+    assert (elements, window.has_shorter) == ([8 * 900, 8 * 20], True)
+
+
 class _FabricModule:
     """As Lightning's Fabric wraps a network: what is set in it is set in the network."""
 

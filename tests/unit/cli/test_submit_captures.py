@@ -160,10 +160,20 @@ def test_planned_steps_of_a_captured_job_file_are_those_of_the_captured_job_only
     options, command = (words, ()) if words[:1] != ("--",) else ((), words)
     outcome = submission.submit(*options, str(tmp_path / "job.yaml"), *command)
     assert (outcome.code, submission.spec().steps_total) == (0, steps)
-    said = (
-        f"note: the 900 steps of {tmp_path / 'job.yaml'} were planned for batch 32 on one GPU, and this job has {told}"
-    )
-    assert (said in outcome.err) == (told != "")
+    said = f"note: the 900 steps of {tmp_path / 'job.yaml'} are those that were planned as it was captured, with batch "
+    assert (f"{said}32, and this job has {told}: its steps are unknown" in outcome.err) == (told != "")
+
+
+def test_a_captured_job_file_that_allows_several_numbers_of_gpus_plans_no_steps(
+    submission: Submission, tmp_path: Path
+) -> None:
+    submission.captured_commands(900)
+    submission.cotenant("capture", "--out", str(tmp_path / "job.onnx"), "--", "python", "train.py")
+    with (tmp_path / "job.yaml").open("a") as file:
+        file.write("allowed_gpus: [1, 2]\n")
+    outcome = submission.submit(str(tmp_path / "job.yaml"))
+    assert submission.spec().steps_total == 0
+    assert "this job has several numbers of GPUs" in outcome.err
 
 
 def test_steps_that_were_written_into_a_captured_job_file_stay(submission: Submission, tmp_path: Path) -> None:

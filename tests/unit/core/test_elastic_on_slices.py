@@ -10,12 +10,13 @@ from scheduler_service.core.decisions import Start
 from scheduler_service.policies import elastic
 from scheduler_service.policies.elasticity import reshaping
 from tests.support.elastic import BATCH, STEPS, request
-from tests.support.scheduling import gpu, node, pending, prediction, store, view
+from tests.support.scheduling import GIB, gpu, node, pending, prediction, store, view
 
 SLICES, JOBS = 40, 10
 
 
-def test_a_job_is_weighed_once_for_all_slices_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sizes", [1, 2])
+def test_a_job_is_weighed_once_for_all_slices_of_one_size(sizes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     weighed: list[str] = []
     real = reshaping.profiled_remaining_ms
 
@@ -25,11 +26,12 @@ def test_a_job_is_weighed_once_for_all_slices_of_one_size(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(elastic, "profiled_remaining_ms", profiled_remaining_ms)
     names = [f"j{number}" for number in range(JOBS)]
+    slices = [gpu(f"MIG-{each}", index=each, memory_bytes=(8 + each % sizes) * GIB) for each in range(SLICES)]
     seen = view(
-        nodes=[node("n0", [gpu(f"MIG-{number}", index=number) for number in range(SLICES)])],
+        nodes=[node("n0", slices)],
         waiting=[pending(request(name, {1: 10.0}), number) for number, name in enumerate(names)],
         predictions=store([prediction(f"key-{name}", step_ms={(1, BATCH): 10_000 / STEPS}) for name in names]),
     )
     found = elastic.Elastic().decide(seen)
     assert len({one.assignments[0].gpu_id for one in found if isinstance(one, Start)}) == JOBS
-    assert weighed == names
+    assert weighed == [name for name in names for _ in range(sizes)]

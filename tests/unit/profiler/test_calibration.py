@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ BOTH_WAYS = [
 
 def calibrated(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> DeviceCalibration:
     for starter in (module, bench):
-        monkeypatch.setattr(starter, "WorkerClient", lambda place, **_: Worker(machine))
+        monkeypatch.setattr(starter, "WorkerClient", lambda place, **named: Worker(machine, **named))
     monkeypatch.setattr(module, "FrameworkClient", lambda arguments: Framework(machine))
     monkeypatch.setattr(system_clock, "now_ns", lambda: machine.now_ns)
     monkeypatch.setattr(system_clock, "sleep_ms", lambda duration_ms: None)
@@ -42,11 +43,13 @@ def calibrated(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> DeviceCalib
     return calibrate(machine, now_ms=NOW_MS, listener=machine.parts.append)
 
 
-def gpu_machine(monkeypatch: pytest.MonkeyPatch, seconds_of: dict[str, float]) -> Machine:
-    """A machine that is taken for a GPU, whose driver tells memory."""
+def gpu_machine(
+    monkeypatch: pytest.MonkeyPatch, seconds_of: dict[str, float], driver_bytes: int | None = 600_000_000
+) -> Machine:
+    """A machine that is taken for a GPU, whose driver tells memory or, as in some containers, none."""
     monkeypatch.setattr(module, "NvidiaDevice", Machine)
     monkeypatch.setattr(Machine, "name", "NVIDIA H200", raising=False)
-    return Machine(seconds_of=seconds_of, driver_bytes=600_000_000)
+    return Machine(seconds_of=seconds_of, driver_bytes=driver_bytes)
 
 
 def pairs_of(record: DeviceCalibration) -> list[tuple[tuple[str, float], tuple[str, float]]]:
@@ -124,6 +127,16 @@ def test_a_calibration_says_how_its_pairs_shared_the_device(
     assert calibrated(machine, monkeypatch).sharing is sharing
 
 
+def test_a_calibration_holds_how_far_the_speed_wandered(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = [
+        WindowAlone(network="mlp", computing_ms=ms, wait_ms=0.0, processor_ms=ms, length_ms=1.0)
+        for ms in (5.0, 6.0, 7.0, 8.0, 9.0)
+    ]
+    found = PairFindings(alone=windows)
+    monkeypatch.setattr(module, "measure_pairs", lambda *_, **__: found)
+    assert calibrated(Machine(seconds_of=QUICK), monkeypatch).speed_wander_ratio == found.speed_wander_ratio > 0.0
+
+
 @pytest.mark.parametrize(("lost", "slowdowns"), [(-0.02, [0.0] * len(BOTH_WAYS)), (-0.1, [])])
 def test_a_pair_no_slower_together_is_not_slowed_down_and_a_faster_one_is_not_believed(
     lost: float, slowdowns: list[float], monkeypatch: pytest.MonkeyPatch
@@ -188,6 +201,17 @@ def test_all_processes_of_a_gpu_are_started_before_the_first_is_asked_and_none_s
     monkeypatch.setattr(machine, "spend", count)
     calibrated(machine, monkeypatch)
     assert set(started) == {module.GPU_WORKERS}
+    assert machine.is_left
+
+
+@pytest.mark.parametrize(("seconds_of", "driver_bytes"), [({**QUICK, "rates": 100.0}, 600_000_000), (QUICK, None)])
+def test_none_of_the_processes_of_a_gpu_stays_that_were_started_and_not_needed(
+    seconds_of: dict[str, float], driver_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = gpu_machine(monkeypatch, seconds_of, driver_bytes)
+    with pytest.raises(CalibrationTimeError) if seconds_of["rates"] > 60 else nullcontext():
+        calibrated(machine, monkeypatch)
+    assert len(machine.workers) >= module.GPU_WORKERS
     assert machine.is_left
 
 
