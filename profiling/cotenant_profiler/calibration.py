@@ -119,6 +119,9 @@ class _Calibrator:
         self._listener("measuring rates")
         with contextlib.ExitStack() as stack:
             worker = stack.enter_context(self._start_worker())
+            # On a host of few cores they would still import while the first one measures what the host can do.
+            for other in self._started_ahead:
+                self._ask(other, "ready")
             context = self._ask(worker, "context")
             held_bytes = self._device.memory_bytes(worker.pid)
             if held_bytes is not None:

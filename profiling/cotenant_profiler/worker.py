@@ -3,6 +3,7 @@
 Reads one JSON object per line from standard input and answers each with one line on standard output. It lives through
 many measurements, because starting Python and importing torch costs more than a measurement. End of input ends it.
 
+    ready {}               the framework is imported, nothing is on the device yet                -> {}
     prepare {job, steps_min, duration_ms_min, duration_ms_max}   build (or reuse) and warm up     -> {steady}
     measure {job, wait_ms, start_ns, warm_in_ms, window_ms, tail_ms}   step through the window    -> figures
     memory {job, steps}    peak resident memory of the first job of this process                  -> {peak_bytes, ...}
@@ -49,6 +50,7 @@ class Worker:
         self._loops: OrderedDict[JobSpec, TrainingLoop] = OrderedDict()
         self._warm: set[JobSpec] = set()
         self._commands: dict[str, Callable[[Command], Command]] = {
+            "ready": lambda command: {},
             "prepare": self._prepare,
             "measure": self._measure,
             "memory": self._measure_memory,

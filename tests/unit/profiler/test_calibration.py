@@ -215,6 +215,21 @@ def test_none_of_the_processes_of_a_gpu_stays_that_were_started_and_not_needed(
     assert machine.is_left
 
 
+def test_what_the_host_can_do_is_measured_once_all_processes_of_a_gpu_have_imported_the_framework(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = gpu_machine(monkeypatch, QUICK)
+    spend, done = machine.spend, list[str]()
+
+    def note(what: str, timeout_ms: float) -> None:
+        done.append(what)
+        spend(what, timeout_ms)
+
+    monkeypatch.setattr(machine, "spend", note)
+    calibrated(machine, monkeypatch)
+    assert done[: module.GPU_WORKERS + 1] == ["ready"] * (module.GPU_WORKERS - 1) + ["context", "rates"]
+
+
 def test_a_measuring_process_that_dies_with_a_pair_costs_the_pairs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(seconds_of={**QUICK})
 
