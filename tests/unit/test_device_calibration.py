@@ -43,18 +43,25 @@ def paired(**change: Any) -> DeviceCalibration:
     return replace(calibration(), pairs=(pair, AnchorPair(victim="mlp", other="lenet", slowdown_ratio=0.0)))
 
 
-def test_a_head_start_survives_both_forms_and_a_record_without_the_figure_says_none() -> None:
-    found = replace(calibration(), head_start_ms=2.04)
+@for_each(
+    ("figure", "value", "version_before"),
+    [("head_start_ms", 2.04, 4), ("speed_wander_ratio", 0.08, 5)],
+)
+def test_a_figure_of_later_records_survives_both_forms_and_an_older_one_does_not_know_it(
+    figure: str, value: float, version_before: int
+) -> None:
+    change: dict[str, Any] = {figure: value}
+    found = replace(calibration(), **change)
     assert read_calibration(write_calibration(found), NOW_MS) == found
     assert read_calibration_message(calibration_message(found), NOW_MS) == found
-    before = json.loads(write_calibration(found)) | {"code_version": 4}
-    del before["head_start_ms"]
+    before = json.loads(write_calibration(found)) | {"code_version": version_before}
+    del before[figure]
     old = read_calibration(json.dumps(before), NOW_MS)
-    assert old == replace(calibration(), code_version=4)
+    assert old == replace(calibration(), code_version=version_before)
     assert old.is_stale(device=old.device, driver=old.driver)
-    message = calibration_message(found)
-    message.ClearField("head_start_ms")
-    assert read_calibration_message(message, NOW_MS).head_start_ms == 0.0
+    message: Any = calibration_message(found)
+    message.ClearField(figure)
+    assert getattr(read_calibration_message(message, NOW_MS), figure) == 0.0
 
 
 @for_each("head_start_ms", [-0.01, 1_000.1, float("nan"), float("inf")])
@@ -70,17 +77,6 @@ def test_how_pairs_shared_the_device_survives_both_forms_and_an_older_record_doe
     for unknown in ({}, {"sharing": "by turns of its own"}, {"sharing": 2}):
         older = {name: value for name, value in json.loads(write_calibration(found)).items() if name != "sharing"}
         assert read_calibration(json.dumps(older | unknown), NOW_MS).sharing is DeviceSharing.UNSTATED
-
-
-def test_how_far_the_speed_wanders_survives_both_forms_and_an_older_record_does_not_know_it() -> None:
-    found = replace(calibration(), speed_wander_ratio=0.08)
-    assert read_calibration(write_calibration(found), NOW_MS) == found
-    assert read_calibration_message(calibration_message(found), NOW_MS) == found
-    before = json.loads(write_calibration(found)) | {"code_version": 5}
-    del before["speed_wander_ratio"]
-    old = read_calibration(json.dumps(before), NOW_MS)
-    assert old == replace(calibration(), code_version=5)
-    assert old.is_stale(device=old.device, driver=old.driver)
 
 
 @for_each("speed_wander_ratio", [-0.01, 10.1, float("nan"), float("inf")])
