@@ -293,11 +293,6 @@ def name_neighbours(state: ClusterState, job: JobRecord, candidates: Iterable[sc
         )
 
 
-def _device_of(state: ClusterState, job: JobRecord) -> str:
-    view = state.gpus.get(job.gpu_ids[0]) if job.gpu_ids else None
-    return view.gpu.device if view is not None else ""
-
-
 def _prediction_messages(state: ClusterState, job: JobRecord) -> list[scheduling_pb2.JobPrediction]:
     if not job.request.key:
         return []
