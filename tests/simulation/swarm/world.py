@@ -22,7 +22,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant_agent.checkpointing.checkpoint_transfers import STAGING
 from scheduler_service.core.records import ENDED_PHASES
 from tests.simulation.swarm.agent_host import AgentHost
-from tests.simulation.swarm.faults import SLEEP_RATES, TRANSFER_RATES, SwarmFaults
+from tests.simulation.swarm.faults import SLEEP_RATES, STANDSTILL_RATES, TRANSFER_RATES, SwarmFaults
 from tests.simulation.swarm.job_process import JobPlan, JobProcess, SimulatedSocket
 from tests.simulation.swarm.machine import Machine
 from tests.simulation.swarm.misfortunes import Misfortunes
@@ -42,6 +42,7 @@ _PARTS_END_RATIO = 0.1
 _PART_ENDS_RATIO = 0.5
 _MEASURING_RATIO = 0.1
 _SLEEPING_RATIO = 0.2
+_STANDSTILLS_RATIO = 0.2
 _MOVING_RATIO = 0.3
 """Of the worlds with gangs across nodes those with many, which their policy moves all the time."""
 _PYTHON_RATIO = 0.8
@@ -69,6 +70,7 @@ class RunReport:
         fetched: How many attempts resumed a checkpoint that was written on another machine and fetched.
         gangs_prepared: How many attempts of gangs across nodes had been started early.
         lent_pauses: How often a job was paused so that another one was measured.
+        outlived: How many processes of jobs went on after a standstill beyond their leases and grace.
     """
 
     seed: int
@@ -84,6 +86,7 @@ class RunReport:
     fetched: int = 0
     gangs_prepared: int = 0
     lent_pauses: int = 0
+    outlived: int = 0
 
 
 class World:
@@ -134,6 +137,7 @@ class World:
         self.waiting: dict[JobProcess, None] = {}
         self.gangs_prepared = 0
         self.fetched = 0
+        self.outlived = 0
         self.losses: Counter[Path] = Counter()
         self.orders: dict[Placed, tuple[str, float]] = {}
         self.keepers: dict[Placed, str] = {}
@@ -141,6 +145,8 @@ class World:
         self.schedulers = [SchedulerHost(self, Machine(self, "head", rate=self._drawn_rate()), "head")]
         self.sleeps = random.Random(f"sleeps-{seed}")
         self.do_machines_sleep = self.sleeps.random() < _SLEEPING_RATIO
+        self.standstills = random.Random(f"standstills-{seed}")
+        self.do_machines_stand_still = self.standstills.random() < _STANDSTILLS_RATIO
         self.nodes = [
             AgentHost(self, self._machine_of_node(f"n{index}"), f"n{index}", self.gpus_per_node)
             for index in range(self.generator.choice((3, 3, 4)))
@@ -170,6 +176,12 @@ class World:
         """Whether a machine falls asleep at this occasion; drawn apart."""
         self.struck["sleep"] += (falls := self.do_machines_sleep and self.sleeps.random() < SLEEP_RATES["sleep"])
         return falls
+
+    def strikes_still(self) -> bool:
+        """Whether machines are held from this occasion on; drawn apart."""
+        rate = STANDSTILL_RATES["standstill"]
+        self.struck["standstill"] += (is_held := self.do_machines_stand_still and self.standstills.random() < rate)
+        return is_held
 
     def strikes_part(self) -> bool:
         """Whether all ranks of a gang on one of its nodes end with 0; drawn apart, as such gangs are."""
@@ -309,6 +321,7 @@ class World:
             fetched=self.fetched,
             gangs_prepared=self.gangs_prepared,
             lent_pauses=self._lent_pauses(),
+            outlived=self.outlived,
         )
         self._end()
         return report
