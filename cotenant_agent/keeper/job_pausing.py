@@ -68,10 +68,6 @@ class JobPauser:
             self._let_go()
             self._save()
 
-    def look_again(self) -> None:
-        """Hold at the next look whatever runs of a job that is paused: others may have let it go."""
-        self._look_at_ms = 0
-
     def _go_on_pausing(self, until_ms: int, now_ms: int) -> None:
         if self._is_confirmed and now_ms < self._look_at_ms:
             return

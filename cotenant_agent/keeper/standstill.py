@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from cotenant_agent.keeper.deadline_watch import HELD_MS_MAX
 from cotenant_agent.keeper.job_hold import JobHold
-from cotenant_agent.keeper.job_pausing import JobPauser
 from cotenant_agent.keeper.kept_lease import KeptLease
 from cotenant_agent.keeper.shim_records import Records
 
@@ -22,14 +21,12 @@ class StandstillHold:
 
     Args:
         job: What is held.
-        pauser: Its pauses, which go on after it.
         lease: Says until when it may run.
         records: The attempt's files.
     """
 
-    def __init__(self, job: JobHold, pauser: JobPauser, lease: KeptLease, records: Records) -> None:
+    def __init__(self, job: JobHold, lease: KeptLease, records: Records) -> None:
         self._job = job
-        self._pauser = pauser
         self._lease = lease
         self._records = records
         self._looked_ms = 0
@@ -71,4 +68,3 @@ class StandstillHold:
     def _release(self) -> None:
         if self.is_holding and self._job.release():
             self.until_ms = 0
-            self._pauser.look_again()
