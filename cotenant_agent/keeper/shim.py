@@ -249,7 +249,8 @@ class AttemptSupervisor:
         if self._barriers.are_closed:
             self._look_at_barriers()
         is_to_run = self._kill_at_ms is not None or self._ends.are_complete
-        if not self._standstill.is_holding:
+        # The freezer of version 1 holds also what was killed.
+        if is_to_run or not self._standstill.is_holding:
             self._pauser.look(None if is_to_run else self._records.read("pause.json"), now_ms)
         overdue = self._kill_at_ms is not None and (now_ms >= self._kill_at_ms or self._lease.end_left_ms(now_ms) <= 0)
         if overdue or (self._ends.are_complete and not self._cause):

@@ -194,3 +194,12 @@ def test_a_pause_goes_on_at_once_when_the_hold_is_over(keeper: Keeper) -> None:
     keeper.job.is_paused = False
     keeper.look(DEADLINE_MS + 5_100)
     assert keeper.job.is_paused
+
+
+def test_a_paused_job_that_is_killed_while_held_is_let_go_to_die(keeper: Keeper) -> None:
+    keeper.write("pause.json", until_boot_ms=END_MS + 30_000)
+    keeper.look(DEADLINE_MS - 100, END_MS + 9_000)
+    assert keeper.job.is_paused
+    keeper.write("stop.json", cause="cancelled", grace_ms=60_000)
+    assert "kill" in keeper.look(END_MS + 9_100)
+    assert not keeper.job.is_paused
