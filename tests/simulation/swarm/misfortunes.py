@@ -145,8 +145,10 @@ class Misfortunes:
     def _stand_still(self, node: AgentHost) -> None:
         """Let a node stand still for longer than its leases, or every machine, while all clocks go on."""
         world = self._world
-        hosts = [*world.schedulers[:1], *world.nodes] if world.standstills.random() < 0.4 else [node]
-        machines = [host.machine for host in hosts if not host.machine.is_held]
+        machines = [node.machine]
+        if world.standstills.random() < 0.4:
+            machines = [world.schedulers[0].machine, *(other.machine for other in world.nodes)]
+        machines = [machine for machine in machines if not machine.is_held]
         for machine in machines:
             machine.stand_still()
         longest_s = world.standstills.choice(_STANDSTILLS_S)
@@ -264,9 +266,9 @@ class Misfortunes:
         self._world.users.choose_policy("fifo")
         self._copies.stop_all()
         self._act_as_operator()
-        self._wake_up([host.machine for host in self._world.schedulers])
-        self._wake_up([node.machine for node in self._world.nodes])
-        self._go_on([host.machine for host in (*self._world.schedulers, *self._world.nodes)])
+        machines = [host.machine for host in self._world.schedulers] + [node.machine for node in self._world.nodes]
+        self._wake_up(machines)
+        self._go_on(machines)
         for host in self._world.schedulers:
             host.machine.is_disk_full = False
             if host.process is not None:

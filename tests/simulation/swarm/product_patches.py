@@ -63,11 +63,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         # Chance: fences after a restore are part of the story.
         (stored_identity, "secrets", SimpleNamespace(token_hex=_token_hex(draws), randbelow=draws.randrange)),
         # Clocks.
-        (agent_clock, "time", clock),
-        (scheduler_clock, "time", clock),
-        (common_clock, "time", clock),
-        (shim, "time", clock),
-        (shim_records, "time", clock),
+        *((module, "time", clock) for module in (agent_clock, scheduler_clock, common_clock, shim, shim_records)),
         (node_agent, "_TICK_S", AGENT_TICK_S),
         (running_scheduler, "TICK_S", SCHEDULER_TICK_S),
         # Files: real ones, in memory.
@@ -94,13 +90,13 @@ def _table() -> list[tuple[Any, str, Any]]:
         (shim, "sys", shim_process.ShimArguments()),
         (shim, "signal", shim_process.ShimSignals()),
         *((module, "start_ticks", shim_process.start_ticks) for module in (shim, job_hold)),
-        (standstill, "STANDSTILL_MS", shim_process.STANDSTILL_MS),
         (shim, "control_process", lambda *_: None),
         (shim, "AttemptSupervisor", shim_process.SimulatedSupervisor),
         (shim, "JobProcesses", shim_process.SimulatedJobProcesses),
         (shim, "RotatingLog", shim_process.SilentLog),
         (shim, "StartBarriers", shim_process.SimulatedBarriers),
         (rank_ends, "RANKS_SILENT_MS", gang_witness.RANKS_SILENT_MS),
+        (standstill, "STANDSTILL_MS", shim_process.STANDSTILL_MS),
         (launching, "choose_port", lambda name, taken: 20_000 + len(taken)),
         # The network.
         (node_agent, "open_channel", lambda _: network.Channel()),

@@ -28,7 +28,8 @@ from tests.simulation.swarm.faults import (
 )
 from tests.simulation.swarm.job_process import JobProcess
 from tests.simulation.swarm.product_patches import simulated_machines
-from tests.simulation.swarm.world import RunReport, World, run_seed
+from tests.simulation.swarm.run_report import RunReport
+from tests.simulation.swarm.world import World, run_seed
 
 SEEDS = (*range(200), 603)
 """The last is one in which gangs across nodes are prepared: that is as rare as one seed in two hundred."""

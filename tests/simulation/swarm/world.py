@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from tests.simulation.swarm.network import Connection, Wire
 from tests.simulation.swarm.product_patches import simulated_machines
 from tests.simulation.swarm.rank_group import RankGroup
 from tests.simulation.swarm.relay_calls import forged
+from tests.simulation.swarm.run_report import RunReport
 from tests.simulation.swarm.scheduler_host import SchedulerHost
 from tests.simulation.swarm.shim_process import ShimProcess
 from tests.simulation.swarm.users import Users
@@ -56,37 +56,6 @@ Memory = tuple[Path, int]
 """What an agent remembers by: its folder, and how often the content of that was lost."""
 Placed = tuple[Memory, tuple[str, int, int]]
 """Where something was ordered, and its job, attempt and fence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
-    """What came of a seed.
-
-    Attributes:
-        trace_sha256: Of everything that happened, in order.
-        events: How many lines that is.
-        facts: How many facts schedulers handled.
-        struck: How often each kind of fault occurred.
-        fetched: How many attempts resumed a checkpoint that was written on another machine and fetched.
-        gangs_prepared: How many attempts of gangs across nodes had been started early.
-        lent_pauses: How often a job was paused so that another one was measured.
-        outlived: How many processes of jobs went on after a standstill beyond their leases and grace.
-    """
-
-    seed: int
-    trace_sha256: str
-    violations: tuple[str, ...]
-    events: int
-    facts: int
-    jobs: int
-    nodes: int
-    simulated_s: float
-    kinds: tuple[str, ...]
-    struck: Counter[str] = field(default_factory=Counter)
-    fetched: int = 0
-    gangs_prepared: int = 0
-    lent_pauses: int = 0
-    outlived: int = 0
 
 
 class World:
@@ -135,9 +104,7 @@ class World:
         self.measures_new_jobs = measures_new_jobs(seed)
         self.policy = "horus" if self.measures_new_jobs else self.policy
         self.waiting: dict[JobProcess, None] = {}
-        self.gangs_prepared = 0
-        self.fetched = 0
-        self.outlived = 0
+        self.gangs_prepared = self.fetched = self.outlived = 0
         self.losses: Counter[Path] = Counter()
         self.orders: dict[Placed, tuple[str, float]] = {}
         self.keepers: dict[Placed, str] = {}
