@@ -42,15 +42,15 @@ class StandstillHold:
         """Hold the job, or let it go on; called at every look, before anything is asked of the job.
 
         Returns:
-            Whether it waits. Otherwise it runs, or `is_holding` is left and its end is due.
+            Whether it waits. Otherwise it runs; or it is still held, and may be ended only.
         """
         gap_ms, self._looked_ms = now_ms - (self._looked_ms or now_ms), now_ms
         if not self.is_holding and gap_ms < STANDSTILL_MS:
             return False
         if self._lease.left_ms(now_ms) > 0:
-            self._release()
             # Where the kernel refuses, the next look tries again.
-            return self.is_holding
+            self._release()
+            return False
         self.until_ms = self.until_ms or self._wait_end_ms(now_ms)
         is_over = now_ms >= self.until_ms or self._records.read("stop.json") is not None
         if not is_over and self._job.hold(now_ms):

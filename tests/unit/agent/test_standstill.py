@@ -178,6 +178,14 @@ def test_what_the_kernel_does_not_let_go_on_is_told_again(bench: StandstillBench
     assert bench.look(END_MS + 9_200) == ["hold", "go on"]
 
 
+def test_a_job_that_the_kernel_does_not_let_go_on_can_be_ended(bench: StandstillBench) -> None:
+    bench.look(DEADLINE_MS - 100, END_MS + 9_000)
+    bench.write("lease.json", deadline_boot_ms=END_MS + 60_000, grace_ms=GRACE_MS)
+    bench.write("stop.json", cause="cancelled", grace_ms=60_000)
+    bench.job.is_releasable = False
+    assert set(bench.look(END_MS + 9_100)[1:]) == {"kill"}
+
+
 def test_the_end_of_a_pause_lets_no_held_job_go_on(bench: StandstillBench) -> None:
     bench.write("pause.json", until_boot_ms=END_MS + 10_000)
     bench.look(DEADLINE_MS - 100, END_MS + 9_000, END_MS + 11_000)

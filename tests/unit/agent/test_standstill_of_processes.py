@@ -28,7 +28,7 @@ while True:
     print(".", end="", flush=True)
     time.sleep(0.01)
 """
-LEASE_MS = 1_500
+LEASE_MS = 1_000
 
 
 class StoppedJob:
@@ -43,6 +43,7 @@ class StoppedJob:
         wait_until(lambda: self.counted() > 0, "the job counts")
         state = json.loads((self.directory / "state.json").read_text())
         pids = [self.shim.pid, *([state["init_pid"]] if "init_pid" in state else []), state["job_pid"]]
+        self.job_pid = pids[-1]
         self.renew(LEASE_MS, grace_ms)
         time.sleep(0.5)  # the shim looks many times a second
         for pid in reversed(pids):
@@ -70,8 +71,14 @@ class StoppedJob:
         found = self.counted()
         time.sleep(0.7)
         assert self.counted() == found
+        assert state_of(self.job_pid) == "T"
         assert not (self.directory / "exit.json").exists()
         return found
+
+
+def state_of(pid: int) -> str:
+    """Its letter: T = stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.fixture
@@ -89,7 +96,7 @@ def test_a_job_that_stood_still_beyond_its_lease_goes_on_where_it_was_when_that_
 
 
 def test_a_stop_kills_what_stood_still_beyond_its_lease_and_grace(bench: Bench) -> None:
-    job = StoppedJob(bench, COUNT, grace_ms=2_000, stopped_s=4.0)
+    job = StoppedJob(bench, COUNT, grace_ms=5_000, stopped_s=6.0)
     counted = job.counted_while_held()
     record = bench.stop(job.directory)
     assert (record["cause"], record["return_code"], record["killed"]) == ("stopped", -signal.SIGKILL, True)
@@ -111,7 +118,7 @@ def test_what_watches_a_namespace_holds_all_of_it_and_nothing_outside(tmp_path: 
         with running_shims(tmp_path, with_namespaces=True) as bench:
             job = StoppedJob(bench, COUNT, grace_ms=1_000, stopped_s=4.0, is_shim_to_stay=True)
             counted = job.counted_while_held()
-            assert Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()[0] not in "Tt"
+            assert state_of(bystander.pid) != "T"
             job.renew(60_000, 20_000)
             job.shim.send_signal(signal.SIGCONT)
             wait_until(lambda: job.counted() > counted, "the job goes on")
