@@ -109,14 +109,17 @@ def test_a_job_with_a_process_in_a_session_of_its_own_ends_at_once(bench: Bench)
     assert (record["cause"], record["killed"]) == ("fenced", True)
 
 
-def test_what_watches_a_namespace_holds_all_of_it_and_nothing_outside(tmp_path: Path) -> None:
-    """What it stops is in a namespace of its own: the process of the tests beside it goes on."""
+@pytest.mark.parametrize(("is_shim_to_stay", "grace_ms", "stopped_s"), [(True, 1_000, 4.0), (False, 5_000, 7.5)])
+def test_what_watches_a_namespace_holds_all_of_it_and_nothing_outside(
+    tmp_path: Path, is_shim_to_stay: bool, grace_ms: int, stopped_s: float
+) -> None:
+    """What it stops is in a namespace of its own, beside the shim or without it: a process of the tests goes on."""
     if obstacle := find_namespace_obstacle():
         pytest.skip(obstacle)
     bystander = subprocess.Popen([sys.executable, "-S", "-c", "import time\ntime.sleep(600)"], start_new_session=True)
     try:
         with running_shims(tmp_path, with_namespaces=True) as bench:
-            job = StoppedJob(bench, COUNT, grace_ms=1_000, stopped_s=4.0, is_shim_to_stay=True)
+            job = StoppedJob(bench, COUNT, grace_ms=grace_ms, stopped_s=stopped_s, is_shim_to_stay=is_shim_to_stay)
             counted = job.counted_while_held()
             assert state_of(bystander.pid) != "T"
             job.renew(60_000, 20_000)
