@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 _MARKER_VARIABLE = "COTENANT_PROGRESS"
@@ -25,6 +25,7 @@ class SeenProcess(NamedTuple):
     pid: int
     start_ticks: int
     parent_pid: int
+    group: int
     session: int
     catches_stop: bool
     is_still: bool
@@ -110,6 +111,16 @@ class JobProcesses:
         for process in sorted(self._held.values(), key=lambda one: (one.start_ticks, one.pid), reverse=True):
             _signal(process, signal.SIGCONT)
         self._held.clear()
+
+    def are_within(self, members_file: str, groups: Collection[int]) -> bool:
+        """Whether every process is a member of a control group, or of one of these process groups.
+
+        Args:
+            members_file: List of members of the control group; empty = there is none.
+            groups: Numbers of process groups.
+        """
+        members = set(_read_numbers(members_file))
+        return all(pid in members or process.group in groups for pid, process in self._find().items())
 
     def _find(self) -> dict[int, SeenProcess]:
         parents = _parents()
@@ -231,6 +242,7 @@ def _look(pid: int, expected_ticks: int | None = None) -> SeenProcess | None:
         pid=pid,
         start_ticks=int(fields[19]),
         parent_pid=int(fields[1]),
+        group=int(fields[2]),
         session=int(fields[3]),
         catches_stop=catches(pid, signal.SIGTERM),
         is_still=fields[0] in "Tt",

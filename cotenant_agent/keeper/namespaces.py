@@ -47,6 +47,36 @@ class JobView(NamedTuple):
     kept: Sequence[str] = ()
 
 
+class Others:
+    """Everything in the namespace whose first process this is, but for that process; nothing where that is in doubt.
+
+    Args:
+        outer: Names the namespace of who makes it (`process_namespace`); empty = unknown.
+    """
+
+    def __init__(self, outer: str) -> None:
+        self._outer = outer
+
+    def signal(self, number: int) -> bool:
+        """Signal all others at once, whatever they start meanwhile; False, and no signal, outside of such a namespace.
+
+        From the first process of a namespace -1 reaches what is in it; from any other it reaches a whole machine.
+        """
+        if os.getpid() != INIT_PID or process_namespace() in ("", self._outer) or not self._outer:
+            return False
+        # Nobody else is left.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, number)
+        return True
+
+
+def process_namespace() -> str:
+    """Name the process namespace of this process; empty where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+    return ""
+
+
 def control_process(option: int, value: int) -> None:
     """prctl(2); raises OSError."""
     _check(_libc().prctl(option, value, 0, 0, 0), f"prctl {option}")
@@ -56,7 +86,7 @@ def start_namespace(
     run_jobs: Sequence[Callable[[], NoReturn]],
     view: JobView,
     report: int,
-    watch: Callable[[int], None] | None = None,
+    watch: Callable[[int, Callable[[int], bool]], None] | None = None,
 ) -> tuple[int, int]:
     """Fork the first process of new namespaces; the caller must be a subreaper and becomes its parent.
 
@@ -67,7 +97,8 @@ def start_namespace(
         view: What the job sees of folders.
         report: Where the first process writes lines: `started`, then `RANK STATUS PEAK_RESIDENT_BYTES` of each of these
             that has ended, or why the job could not be started.
-        watch: Called in the first process, when the job has begun, with its end of a pipe from the caller.
+        watch: Called in the first process, when the job has begun, with its end of a pipe from the caller, and with
+            what signals everything else in the namespace.
 
     Returns:
         Its number, as the caller counts, and the caller's end of that pipe.
@@ -77,11 +108,13 @@ def start_namespace(
     """
     begin, lifeline = os.pipe()
     answer, told = os.pipe()
+    others = Others(process_namespace())
+    watch_others = None if watch is None else lambda descriptor: watch(descriptor, others.signal)
     helper = os.fork()
     if helper == 0:
         os.close(lifeline)
         os.close(answer)
-        _unshare_and_fork(told, lambda: _become_init(run_jobs, view, report, begin, watch))
+        _unshare_and_fork(told, lambda: _become_init(run_jobs, view, report, begin, watch_others))
     os.close(told)
     os.close(begin)
     with os.fdopen(answer, "rb") as stream:

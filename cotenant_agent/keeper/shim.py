@@ -26,14 +26,17 @@ if not __package__:
     sys.path.append(os.path.dirname(os.path.dirname(_ROOM)))  # noqa: PTH120
 
 from cotenant_agent.keeper import rank_ends
-from cotenant_agent.keeper.deadline_watch import Deadline, tell_deadline, watch_deadlines
+from cotenant_agent.keeper.deadline_watch import watch_deadlines
+from cotenant_agent.keeper.job_hold import JobHold
 from cotenant_agent.keeper.job_pausing import JobPauser
 from cotenant_agent.keeper.job_processes import JobProcesses, children_of, start_ticks
 from cotenant_agent.keeper.job_start import EXIT_CANNOT_EXECUTE, become_job
+from cotenant_agent.keeper.kept_lease import KeptLease
 from cotenant_agent.keeper.namespaces import INIT_PID, JobView, control_process, start_namespace
 from cotenant_agent.keeper.rank_ends import SILENT_RANKS, RankEnds, RankSilence, lost_grace_ms
 from cotenant_agent.keeper.rotating_log import RotatingLog, copy_output, drain_output
 from cotenant_agent.keeper.shim_records import Records, changed_ns, read_counter, read_number, take_records
+from cotenant_agent.keeper.standstill import StandstillHold
 from cotenant_agent.keeper.start_barrier import StartBarriers
 from cotenant_agent.system_clock import awake_ms, boot_ms
 
@@ -52,14 +55,13 @@ class AttemptSupervisor:
     def __init__(self, spec: dict[str, Any], records: Records) -> None:
         self._spec = spec
         self._records = records
-        self._deadline = Deadline()
-        self._lease_grace_ms = 0
+        self._lease = KeptLease(records)
         self._ranks: list[dict[str, Any]] = spec.get("ranks") or [{}]
         self._logs = [RotatingLog(int(spec["log_limit_bytes"]))]
         self._logs += [RotatingLog(int(spec["log_limit_bytes"]), str(rank["log"])) for rank in self._ranks[1:]]
         self._pids: list[int] = []
         self._init = 0
-        self._news = self._lifeline = -1
+        self._news = -1
         self._ends = RankEnds(len(self._ranks), sum("server" in rank for rank in self._ranks))
         self._silence = RankSilence(read_number(spec, "ranks_silent_ms") or rank_ends.RANKS_SILENT_MS)
         self._outputs = 0
@@ -72,6 +74,8 @@ class AttemptSupervisor:
         self._processes = JobProcesses(os.getpid(), groups, spec["environment"], uid)
         freeze_file = str(spec.get("cgroup_freeze_file", ""))
         self._pauser = JobPauser(self._processes, freeze_file, lambda record: records.write("paused.json", record))
+        self._hold = JobHold(self._processes, freeze_file)
+        self._standstill = StandstillHold(self._hold, self._lease, records)
         self._oom_kills_before = self._oom_kills()
         self._barriers = StartBarriers(len(self._ranks) if spec.get("is_early") is True else 0)
 
@@ -134,6 +138,8 @@ class AttemptSupervisor:
             os.set_blocking(output, False)
         os.close(wait)
         self._barriers.close_jobs_ends()
+        for pid in self._pids:
+            self._hold.groups.add(pid)
         # The job waits for the byte on `go` until this record is on disk: it can never run twice.
         self._records.write(
             "state.json",
@@ -178,8 +184,8 @@ class AttemptSupervisor:
         wanted = self._spec["namespaces"]
         try:
             view = JobView(wanted["covered"], wanted["kept"])
-            self._init, self._lifeline = start_namespace(jobs, view, report, watch_deadlines)
-            os.set_blocking(self._lifeline, False)
+            self._init, self._lease.lifeline = start_namespace(jobs, view, report, watch_deadlines)
+            os.set_blocking(self._lease.lifeline, False)
             os.close(report)
             line = os.read(news, _PIPE_READ_BYTES).decode("utf-8", "replace").strip()
             # In the order of their ranks: none of them has let anything begin yet.
@@ -236,15 +242,17 @@ class AttemptSupervisor:
     def _supervise(self) -> None:
         now_ms = boot_ms()
         # A job that has ended was not affected by a stop that came later: its success stays one.
-        if self._kill_at_ms is None and not self._ends.are_complete:
+        if self._kill_at_ms is None and not self._ends.are_complete and not self._standstill.is_to_wait(now_ms):
             self._look_for_stop(now_ms)
             self._look_for_lost_rank(now_ms)
             self._look_for_silent_ranks(now_ms)
         if self._barriers.are_closed:
             self._look_at_barriers()
         is_to_run = self._kill_at_ms is not None or self._ends.are_complete
-        self._pauser.look(None if is_to_run else self._records.read("pause.json"), now_ms)
-        overdue = self._kill_at_ms is not None and (now_ms >= self._kill_at_ms or self._has_outlived_its_lease(now_ms))
+        # The freezer of version 1 holds also what was killed.
+        if is_to_run or not self._standstill.is_holding:
+            self._pauser.look(None if is_to_run else self._records.read("pause.json"), now_ms)
+        overdue = self._kill_at_ms is not None and (now_ms >= self._kill_at_ms or self._lease.end_left_ms(now_ms) <= 0)
         if overdue or (self._ends.are_complete and not self._cause):
             self._kill_everything()
         elif self._kill_at_ms is not None and self._is_time_to_look(now_ms):
@@ -293,33 +301,23 @@ class AttemptSupervisor:
         self._look_at_ms = now_ms + _LOOK_INTERVAL_MS
         return True
 
-    def _has_outlived_its_lease(self, now_ms: int) -> bool:
-        """Whether lease and grace are over, however long a stop may take: others count on the end by then."""
-        self._read_lease()
-        return self._deadline.left_ms(now_ms) + self._lease_grace_ms <= 0
-
-    def _read_lease(self) -> None:
-        lease = self._records.read("lease.json") or {}
-        deadline = Deadline(read_number(lease, "deadline_boot_ms"), read_number(lease, "deadline_awake_ms"))
-        # One that is gone, or older than the newest known one, changes nothing.
-        if deadline.boot_ms > self._deadline.boot_ms:
-            self._deadline, self._lease_grace_ms = deadline, read_number(lease, "grace_ms")
-            if self._lifeline >= 0:
-                tell_deadline(self._lifeline, deadline.put_off(self._lease_grace_ms))
-
     def _look_for_stop(self, now_ms: int) -> None:
         request = self._records.read("stop.json")
         if request is not None:
             self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
             return
-        self._read_lease()
-        if (left_ms := self._deadline.left_ms(now_ms)) <= 0:
+        if self._lease.left_ms(now_ms) <= 0:
             # From the deadline, not from now: after a standstill of the machine others count on the end by then.
-            self._begin_stop("fenced", now_ms + left_ms + self._lease_grace_ms)
+            self._begin_stop("fenced", now_ms + self._lease.end_left_ms(now_ms))
 
     def _begin_stop(self, cause: str, kill_at_ms: int) -> None:
         self._cause = cause
         self._kill_at_ms = kill_at_ms
+        if self._standstill.is_holding:
+            # Another run of it may have begun: not even a checkpoint may be written beside that.
+            self._kill_at_ms = boot_ms()
+            self._kill_everything()
+            return
         # What stands still can neither write a checkpoint nor end.
         self._pauser.look(None, boot_ms())
         self._look_at_ms = boot_ms() + _LOOK_INTERVAL_MS

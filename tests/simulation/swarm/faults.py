@@ -34,6 +34,12 @@ In one run of five, drawn apart, a node shares the kernel of the scheduler's mac
 |---|---|
 | sleep | everything on a machine stands still, and of its clocks the one that does not count sleep |
 
+In one run of five, drawn apart, machines are held for longer than their leases:
+
+| fault | how it is injected |
+|---|---|
+| standstill | everything on a node, or on all machines, stands still while their clocks go on |
+
 Where nodes share no storage, checkpoints travel; of these, drawn apart:
 
 | fault | how it is injected |
@@ -81,6 +87,8 @@ TRANSFER_RATES: dict[str, tuple[float, ...]] = {
 """The same for checkpoints that travel: per piece, and per checkpoint."""
 SLEEP_RATES: dict[str, float] = {"sleep": 0.03}
 """The same for machines that sleep, per second."""
+STANDSTILL_RATES: dict[str, float] = {"standstill": 0.015}
+"""The same for machines that are held, per second."""
 SWITCHED_OFF: frozenset[str] = frozenset()
 """Kinds that the product does not survive yet."""
 KINDS_MIN = 3

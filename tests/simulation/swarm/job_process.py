@@ -100,7 +100,7 @@ class JobProcess(MachineProcess):
         self.has_begun = False
         self.is_early: bool = spec.get("is_early") is True
         self.is_prepared = False
-        self._is_leaving = False
+        self._is_leaving = self._was_overdue = False
         self.status: int = signal.SIGKILL
         self._tell_parent = tell_parent
         self.at_death.append(self._end)
@@ -160,10 +160,18 @@ class JobProcess(MachineProcess):
             is_fetched = written.get("machine") != self.machine.name and not self.machine.world.has_shared_storage
             self.machine.world.fetched += is_fetched
 
+    def note_standstill(self) -> None:
+        """It goes on after its machine was held: whether its lease and grace ended meanwhile."""
+        self._was_overdue = (self.shim.lease_left_ms(with_grace=True) or 0) < 0
+
     def _leap(self) -> None:
         if self._is_leaving:
             return
         self.machine.world.witness.job_works(self)
+        if self.thawed_s >= 0:
+            self.machine.world.witness.job_goes_on(self)
+            self.machine.world.outlived += self._was_overdue
+            self._was_overdue = False
         if self.group.waits(self):
             self.later(ADVANCE_S, self._leap)
         elif self.ranks and self.group.is_first(self) and self.machine.world.strikes("rank_leaves"):

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from cotenant_agent.processes import ProcessIdentity, ProcessUsage
-from tests.simulation.swarm.virtual_time import PROCESS, SimulatedProcess, VirtualLoop, current
+from tests.simulation.swarm.virtual_time import (
+    PROCESS,
+    SIGNAL,
+    SLEEP,
+    STANDSTILL,
+    SimulatedProcess,
+    VirtualLoop,
+    current,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.swarm.world import World
@@ -31,6 +39,7 @@ class Machine:
 
     Attributes:
         asleep_since_s: When it fell asleep; negative = it is awake.
+        stops: Why everything on it stands still; empty = it runs.
         is_disk_full: Nothing new can be written.
         wall_jump_ns: How far its wall clock was put forward.
     """
@@ -47,6 +56,7 @@ class Machine:
         self.kernel = kernel
         self.asleep_since_s = -1.0
         self._slept_s = 0.0
+        self.stops: set[str] = set()
         self.machine_id = machine_id or name
         self.boots = 1
         self.booted_s = -100.0
@@ -79,15 +89,33 @@ class Machine:
     def fall_asleep(self) -> None:
         """Let everything on it stand still, until it is told to go on after `wake_up`."""
         self.asleep_since_s = self.loop.time()
-        for process in self.loop.processes:
-            if process.machine is self:
-                process.freeze()
+        self._stop(SLEEP)
 
     def wake_up(self) -> None:
         """Count the time as slept."""
+        self.stops.discard(SLEEP)
         if self.is_asleep:
             self._slept_s += self.loop.time() - self.asleep_since_s
             self.asleep_since_s = -1.0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all of it stands still while its clocks go on."""
+        return STANDSTILL in self.stops
+
+    def stand_still(self) -> None:
+        """Let everything on it stand still, until it is told to go on after `go_on`."""
+        self._stop(STANDSTILL)
+
+    def go_on(self) -> None:
+        """Let nothing that begins on it stand still any more."""
+        self.stops.discard(STANDSTILL)
+
+    def _stop(self, why: str) -> None:
+        self.stops.add(why)
+        for process in self.loop.processes:
+            if process.machine is self:
+                process.freeze(why)
 
     def wall_ns(self) -> int:
         """Nanoseconds since 1970, by its own clock."""
@@ -105,6 +133,7 @@ class Machine:
     def power_off(self, generator: random.Random) -> None:
         """Everything ends at once, and what was not flushed may be torn."""
         self.is_on, self.asleep_since_s = False, -1.0
+        self.stops.clear()
         for process in self.living():
             process.kill()
         for path in map(Path, self.volatile):
@@ -134,9 +163,9 @@ class MachineProcess(SimulatedProcess):
     def receive_signal(self, number: int) -> None:
         """What a signal does by default."""
         if number == signal.SIGSTOP:
-            self.freeze()
+            self.freeze(SIGNAL)
         elif number == signal.SIGCONT:
-            self.thaw()
+            self.thaw(SIGNAL)
         else:
             self.kill()
 

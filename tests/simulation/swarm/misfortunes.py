@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cotenant.v1 import node_agent_pb2 as messages
@@ -15,7 +16,7 @@ from tests.simulation.swarm.queue_changes import QueueChanges
 from tests.simulation.swarm.scheduler_host import SchedulerHost
 from tests.simulation.swarm.second_instances import SecondInstances
 from tests.simulation.swarm.shim_process import ShimProcess
-from tests.simulation.swarm.virtual_time import SimulatedProcess
+from tests.simulation.swarm.virtual_time import FAULT, SLEEP, STANDSTILL, SimulatedProcess
 
 if TYPE_CHECKING:
     from tests.simulation.swarm.world import World
@@ -25,6 +26,8 @@ FAULTS_S = 45.0
 """How long things go wrong; longer, until three have and enough has happened."""
 STRIKES_MIN = 3
 EVENTS_MIN = 200
+_STANDSTILLS_S = (12.5, 18.0, 40.0, 120.0)
+"""From a little more than a lease to ten of them: with the product's leases of 30 s, 31 s to 300 s."""
 
 
 class Misfortunes:
@@ -54,6 +57,9 @@ class Misfortunes:
             if node.machine.is_on and self._world.strikes_asleep():
                 self._world.trace("fault", "sleep", node.node_id)
                 self._fall_asleep(node)
+            if node.machine.is_on and self._world.strikes_still():
+                self._world.trace("fault", "standstill", node.node_id)
+                self._stand_still(node)
         self._strike_scheduler()
         if self._world.strikes("cancel"):
             self._world.users.cancel_one()
@@ -119,8 +125,8 @@ class Misfortunes:
             shim = self._generator.choice(shims)
             living = [shim, *shim.jobs]
         for process in living:
-            process.freeze()
-        self._soon(self._generator.choice((5.0, 30.0)), lambda: _thaw(living))
+            process.freeze(FAULT)
+        self._soon(self._generator.choice((5.0, 30.0)), lambda: _thaw(living, FAULT))
 
     def _fall_asleep(self, node: AgentHost) -> None:
         """Let everything under the kernel of a node stand still, and its clocks but for that of the boot."""
@@ -134,7 +140,28 @@ class Misfortunes:
     def _wake_up(self, machines: Sequence[Machine]) -> None:
         for machine in machines:
             machine.wake_up()
-        _thaw([process for process in self._world.loop.processes if process.machine in machines])
+        _thaw([process for process in self._world.loop.processes if process.machine in machines], SLEEP)
+
+    def _stand_still(self, node: AgentHost) -> None:
+        """Let a node stand still for longer than its leases, or every machine, while all clocks go on."""
+        world = self._world
+        machines = [node.machine]
+        if world.standstills.random() < 0.4:
+            machines = [world.schedulers[0].machine, *(other.machine for other in world.nodes)]
+        machines = [machine for machine in machines if not machine.is_held]
+        for machine in machines:
+            machine.stand_still()
+        longest_s = world.standstills.choice(_STANDSTILLS_S)
+        world.later(world.standstills.uniform(_STANDSTILLS_S[0], longest_s), lambda: self._go_on(machines))
+
+    def _go_on(self, machines: Sequence[Machine]) -> None:
+        for machine in machines:
+            machine.go_on()
+        processes = [process for process in self._world.loop.processes if process.machine in machines]
+        for process in processes:
+            if isinstance(process, JobProcess) and not process.is_dead:
+                process.note_standstill()
+        _thaw(processes, STANDSTILL)
 
     def _cut(self, node: AgentHost) -> None:
         wire = self._world.wire_of(node.machine)
@@ -222,8 +249,8 @@ class Misfortunes:
 
     def _freeze_scheduler(self, host: SchedulerHost) -> None:
         if host.process is not None:
-            host.process.freeze()
-            self._soon(self._generator.choice((3.0, 25.0)), host.process.thaw)
+            host.process.freeze(FAULT)
+            self._soon(self._generator.choice((3.0, 25.0)), partial(host.process.thaw, FAULT))
 
     def _fill_scheduler(self, host: SchedulerHost) -> None:
         host.machine.is_disk_full = True
@@ -239,17 +266,18 @@ class Misfortunes:
         self._world.users.choose_policy("fifo")
         self._copies.stop_all()
         self._act_as_operator()
-        self._wake_up([host.machine for host in self._world.schedulers])
-        self._wake_up([node.machine for node in self._world.nodes])
+        machines = [host.machine for host in self._world.schedulers] + [node.machine for node in self._world.nodes]
+        self._wake_up(machines)
+        self._go_on(machines)
         for host in self._world.schedulers:
             host.machine.is_disk_full = False
             if host.process is not None:
-                host.process.thaw()
+                host.process.thaw(FAULT)
             host.start()
         for node in self._world.nodes:
             node.machine.is_disk_full = False
             self._boot(node)
-            _thaw(node.machine.living())
+            _thaw(node.machine.living(), FAULT)
             self._world.wire_of(node.machine).mend()
             node.start()
 
@@ -263,7 +291,7 @@ class Misfortunes:
         self._world.later(5.0, self._act_as_operator)
 
 
-def _thaw(processes: Sequence[SimulatedProcess]) -> None:
+def _thaw(processes: Sequence[SimulatedProcess], why: str) -> None:
     """Let them go on, keepers before their jobs."""
     for process in sorted(processes, key=lambda one: isinstance(one, JobProcess)):
-        process.thaw()
+        process.thaw(why)

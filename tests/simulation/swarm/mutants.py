@@ -11,6 +11,7 @@ from cotenant.job import MANIFEST_NAME
 from cotenant.v1 import node_agent_pb2
 from cotenant_agent.checkpointing import checkpoints
 from cotenant_agent.cluster_membership import ClusterMembership
+from cotenant_agent.keeper.job_hold import JobHold
 from cotenant_agent.keeper.rank_ends import RankEnds, RankSilence
 from cotenant_agent.keeper.shim import AttemptSupervisor
 from cotenant_agent.records import LogPosition
@@ -88,6 +89,16 @@ def _sleep_counts_nowhere() -> contextlib.AbstractContextManager[None]:
         return said
 
     return _replaced(NodeAgentServicer, "_welcome", welcome)
+
+
+def _standstill_lets_run() -> contextlib.AbstractContextManager[None]:
+    """A job whose lease ended in a standstill runs while a newer one is waited for."""
+    return _replaced(JobHold, "hold", lambda self, now_ms: True)
+
+
+def _standstill_never_ends() -> contextlib.AbstractContextManager[None]:
+    """A job that was held after a standstill stays so, whatever lease comes."""
+    return _replaced(JobHold, "release", lambda self: True)
 
 
 def _release_before_confirmed_end() -> contextlib.AbstractContextManager[None]:
@@ -246,6 +257,8 @@ MUTANTS: Mapping[str, Mutant] = {
     "stale_fence_accepted": _stale_fence_accepted,
     "early_loss": _early_loss,
     "sleep_counts_nowhere": _sleep_counts_nowhere,
+    "standstill_lets_run": _standstill_lets_run,
+    "standstill_never_ends": _standstill_never_ends,
     "checkpoint_of_another_lineage": _checkpoint_of_another_lineage,
     "forged_checkpoint_accepted": _forged_checkpoint_accepted,
     "release_before_confirmed_end": _release_before_confirmed_end,

@@ -17,7 +17,7 @@ from cotenant_agent import node_agent, protocol, wiring
 from cotenant_agent import system_clock as agent_clock
 from cotenant_agent.attempts import attempt, attempt_table, launching
 from cotenant_agent.checkpointing import checkpoint_pieces
-from cotenant_agent.keeper import rank_ends, shim, shim_records
+from cotenant_agent.keeper import job_hold, rank_ends, shim, shim_records, standstill
 from cotenant_agent.records import AttemptObservation
 from cotenant_agent.storage import durable_files, state_disk
 from scheduler_service.adapters import system_clock as scheduler_clock
@@ -63,11 +63,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         # Chance: fences after a restore are part of the story.
         (stored_identity, "secrets", SimpleNamespace(token_hex=_token_hex(draws), randbelow=draws.randrange)),
         # Clocks.
-        (agent_clock, "time", clock),
-        (scheduler_clock, "time", clock),
-        (common_clock, "time", clock),
-        (shim, "time", clock),
-        (shim_records, "time", clock),
+        *((module, "time", clock) for module in (agent_clock, scheduler_clock, common_clock, shim, shim_records)),
         (node_agent, "_TICK_S", AGENT_TICK_S),
         (running_scheduler, "TICK_S", SCHEDULER_TICK_S),
         # Files: real ones, in memory.
@@ -89,17 +85,18 @@ def _table() -> list[tuple[Any, str, Any]]:
         (attempt_table, "job_processes", SimpleNamespace(JobProcesses=shim_process.SimulatedJobProcesses)),
         (job_helper, "os", job_process.JobSystem()),
         (job_helper, "_reporter", lambda: None),
-        *((module, "os", shim_process.ShimKernel()) for module in (shim, shim_records)),
+        *((module, "os", shim_process.ShimKernel()) for module in (shim, shim_records, job_hold)),
         (shim_records, "open", shim_process.open_in_directory),
         (shim, "sys", shim_process.ShimArguments()),
         (shim, "signal", shim_process.ShimSignals()),
-        (shim, "start_ticks", shim_process.start_ticks),
+        *((module, "start_ticks", shim_process.start_ticks) for module in (shim, job_hold)),
         (shim, "control_process", lambda *_: None),
         (shim, "AttemptSupervisor", shim_process.SimulatedSupervisor),
         (shim, "JobProcesses", shim_process.SimulatedJobProcesses),
         (shim, "RotatingLog", shim_process.SilentLog),
         (shim, "StartBarriers", shim_process.SimulatedBarriers),
         (rank_ends, "RANKS_SILENT_MS", gang_witness.RANKS_SILENT_MS),
+        (standstill, "STANDSTILL_MS", shim_process.STANDSTILL_MS),
         (launching, "choose_port", lambda name, taken: 20_000 + len(taken)),
         # The network.
         (node_agent, "open_channel", lambda _: network.Channel()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -17,6 +17,8 @@ from tests.simulation.swarm.virtual_time import current
 
 _LOOK_S = 5.0
 """A shim looks ten times a second; here it looks when a file has changed, at every deadline, and this often."""
+STANDSTILL_MS = 6_000
+"""More than lies between two of these looks."""
 _REACTION_S = 0.1
 
 
@@ -50,6 +52,16 @@ class ShimProcess(MachineProcess):
         """The processes of its job that have not ended."""
         return [job for job in self.jobs if not job.is_dead]
 
+    def lease_left_ms(self, *, with_grace: bool = False) -> int | None:
+        """How long the newest lease of an attempt lasts by the clock that counts; None = there is none."""
+        lease: dict[str, Any] = read_record(self.directory / "lease.json")
+        if "deadline_boot_ms" not in lease:
+            return None
+        is_shared = "deadline_awake_ms" in lease
+        now_ms = (self.machine.awake_ns() if is_shared else self.machine.boot_ns()) // 1_000_000
+        deadline_ms = int(lease["deadline_awake_ms" if is_shared else "deadline_boot_ms"])
+        return deadline_ms - now_ms + (int(lease["grace_ms"]) if with_grace else 0)
+
     def file_changed(self) -> None:
         """Something was written into the attempt's directory."""
         if self.supervisor is not None:
@@ -77,9 +89,10 @@ class ShimProcess(MachineProcess):
 
     def _next_look_s(self, supervisor: SimulatedSupervisor) -> float:
         now_ms = self.machine.boot_ns() // 1_000_000
-        lease = read_record(self.directory / "lease.json").get("deadline_boot_ms")
+        lease = now_ms + left_ms if (left_ms := self.lease_left_ms()) is not None else None
         pause = read_record(self.directory / "pause.json").get("until_boot_ms")
-        instants = [at for at in (lease, pause, supervisor.kill_at_ms) if isinstance(at, int) and at > now_ms]
+        orders = (lease, pause, supervisor.kill_at_ms, supervisor.held_until_ms)
+        instants = [at for at in orders if isinstance(at, int) and at > now_ms]
         return min([_LOOK_S, *((at - now_ms + 1) / 1000 / self.machine.rate for at in instants)])
 
     def _end(self) -> None:
@@ -98,6 +111,11 @@ class SimulatedSupervisor(shim_module.AttemptSupervisor):
     def kill_at_ms(self) -> int | None:
         """When the grace of a stop is over."""
         return self._kill_at_ms
+
+    @property
+    def held_until_ms(self) -> int:
+        """When the wait for a newer lease is over; 0 = there is none."""
+        return self._standstill.until_ms
 
     def run(self) -> None:
         """Start the job; turns follow one by one."""
@@ -165,6 +183,10 @@ class SimulatedJobProcesses:
     def let_go(self) -> None:
         """SIGCONT."""
         self._signal(signal.SIGCONT)
+
+    def are_within(self, members_file: str, groups: Collection[int]) -> bool:
+        """Whether a hold reaches all of it: of some jobs a process has left its group, and nothing more comes of it."""
+        return _shim().pid % 8 != 0
 
 
 class SimulatedBarriers:
@@ -293,6 +315,16 @@ class ShimKernel:
         if not shim.living_jobs():
             raise ChildProcessError
         return 0, 0, None
+
+    def getpgrp(self) -> int:
+        """The shim's group."""
+        return _shim().pid
+
+    def getpgid(self, pid: int) -> int:
+        """Every process of a job leads a group."""
+        if all(job.pid != pid for job in _shim().living_jobs()):
+            raise ProcessLookupError
+        return pid
 
     def killpg(self, pid: int, number: int) -> None:
         """A signal to one process of the job."""

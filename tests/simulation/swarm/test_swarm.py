@@ -18,10 +18,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.swarm.faults import RATES, SLEEP_RATES, SWITCHED_OFF, TRANSFER_RATES, SwarmFaults
+from tests.simulation.swarm.faults import (
+    RATES,
+    SLEEP_RATES,
+    STANDSTILL_RATES,
+    SWITCHED_OFF,
+    TRANSFER_RATES,
+    SwarmFaults,
+)
 from tests.simulation.swarm.job_process import JobProcess
 from tests.simulation.swarm.product_patches import simulated_machines
-from tests.simulation.swarm.world import RunReport, World, run_seed
+from tests.simulation.swarm.run_report import RunReport
+from tests.simulation.swarm.world import World, run_seed
 
 SEEDS = (*range(200), 603)
 """The last is one in which gangs across nodes are prepared: that is as rare as one seed in two hundred."""
@@ -51,7 +59,9 @@ def test_nothing_bad_happens_whatever_goes_wrong_and_in_the_end_every_job_has_en
 def test_every_kind_of_fault_occurs_and_every_run_is_worth_its_time(reports: list[RunReport]) -> None:
     coverage = sum((report.struck for report in reports), Counter[str]())
     sys.stdout.write(f"faults in {len(reports)} runs: {dict(coverage.most_common())}\n")
-    assert set(coverage) == (RATES.keys() | TRANSFER_RATES.keys() | SLEEP_RATES.keys()) - SWITCHED_OFF
+    drawn_apart = TRANSFER_RATES.keys() | SLEEP_RATES.keys() | STANDSTILL_RATES.keys()
+    assert set(coverage) == (RATES.keys() | drawn_apart) - SWITCHED_OFF
+    assert any(report.outlived for report in reports)
     assert any(report.fetched for report in reports)
     assert any(report.gangs_prepared for report in reports)
     assert sum(report.lent_pauses for report in reports) > 3

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tests.simulation.swarm.machine import Machine
 
 PROCESS: contextvars.ContextVar[SimulatedProcess | None] = contextvars.ContextVar("PROCESS", default=None)
+SIGNAL, FAULT, SLEEP, STANDSTILL = "signal", "fault", "sleep", "standstill"
+"""Why a process stands still: a SIGSTOP of its keeper, a fault of its own, a machine that sleeps, one that is held."""
 _CALLBACKS_MAX = 3_000_000
 _CLEANING_TURNS = 20
 
@@ -41,7 +43,7 @@ class SimulatedProcess:
         self.machine = machine
         self.loop = machine.loop
         self.is_dead = False
-        self.is_frozen = machine.is_asleep
+        self._stops = set(machine.stops)
         self.thawed_s = -1.0
         self.writes_left = -1
         self.at_death: list[Callable[[], object]] = []
@@ -62,14 +64,21 @@ class SimulatedProcess:
         """Let a callback wait: of a frozen process until it goes on, of a dead one until the run is cleaned up."""
         self._kept.append(handle)
 
-    def freeze(self) -> None:
-        """SIGSTOP."""
-        self.is_frozen = True
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it stands still, for whatever reason."""
+        return bool(self._stops)
 
-    def thaw(self) -> None:
-        """SIGCONT; on a machine that sleeps nothing goes on."""
-        if self.is_frozen and not (self.is_dead or self.machine.is_asleep):
-            self.is_frozen = False
+    def freeze(self, why: str) -> None:
+        """Let it stand still for this reason, among others."""
+        self._stops.add(why)
+
+    def thaw(self, why: str) -> None:
+        """Let it go on, unless there is another reason."""
+        if why not in self._stops:
+            return
+        self._stops.discard(why)
+        if not (self.is_dead or self._stops):
             self.thawed_s = self.loop.time()
             self.release()
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.simulation.swarm.world import World
 
 _CHECK_EVERY_EVENTS = 8
+_LATE_MS = 100
+"""A shim looks so often."""
 
 
 class Witness:
@@ -65,6 +67,15 @@ class Witness:
                 is_apart = process.memory != other.memory and self._is_of_two_schedulers(process, other)
                 if other.plan.token != token and not other.is_frozen and not is_shared and not is_apart:
                     self._world.violation(f"{gpu_id} is given twice: {_place(other)} and {_place(process)} use it")
+
+    def job_goes_on(self, process: JobProcess) -> None:
+        """A job's program, which has stood still, makes a step: its lease lasts, or it may end in good order."""
+        left_ms, supervisor = process.shim.lease_left_ms(), process.shim.supervisor
+        if left_ms is None or left_ms > -_LATE_MS:
+            return
+        is_ending = supervisor is not None and supervisor.kill_at_ms is not None
+        if not is_ending or (process.shim.lease_left_ms(with_grace=True) or 0) <= -_LATE_MS:
+            self._world.violation(f"{_place(process)} makes a step {-left_ms} ms after its lease")
 
     def _is_of_two_schedulers(self, one: JobProcess, other: JobProcess) -> bool:
         """Whether two schedulers started or kept a job that neither could know to be the other's too.

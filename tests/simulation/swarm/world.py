@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant_agent.checkpointing.checkpoint_transfers import STAGING
 from scheduler_service.core.records import ENDED_PHASES
 from tests.simulation.swarm.agent_host import AgentHost
-from tests.simulation.swarm.faults import SLEEP_RATES, TRANSFER_RATES, SwarmFaults
+from tests.simulation.swarm.faults import SLEEP_RATES, STANDSTILL_RATES, TRANSFER_RATES, SwarmFaults
 from tests.simulation.swarm.job_process import JobPlan, JobProcess, SimulatedSocket
 from tests.simulation.swarm.machine import Machine
 from tests.simulation.swarm.misfortunes import Misfortunes
@@ -30,6 +29,7 @@ from tests.simulation.swarm.network import Connection, Wire
 from tests.simulation.swarm.product_patches import simulated_machines
 from tests.simulation.swarm.rank_group import RankGroup
 from tests.simulation.swarm.relay_calls import forged
+from tests.simulation.swarm.run_report import RunReport
 from tests.simulation.swarm.scheduler_host import SchedulerHost
 from tests.simulation.swarm.shim_process import ShimProcess
 from tests.simulation.swarm.users import Users
@@ -42,6 +42,7 @@ _PARTS_END_RATIO = 0.1
 _PART_ENDS_RATIO = 0.5
 _MEASURING_RATIO = 0.1
 _SLEEPING_RATIO = 0.2
+_STANDSTILLS_RATIO = 0.2
 _MOVING_RATIO = 0.3
 """Of the worlds with gangs across nodes those with many, which their policy moves all the time."""
 _PYTHON_RATIO = 0.8
@@ -55,35 +56,6 @@ Memory = tuple[Path, int]
 """What an agent remembers by: its folder, and how often the content of that was lost."""
 Placed = tuple[Memory, tuple[str, int, int]]
 """Where something was ordered, and its job, attempt and fence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
-    """What came of a seed.
-
-    Attributes:
-        trace_sha256: Of everything that happened, in order.
-        events: How many lines that is.
-        facts: How many facts schedulers handled.
-        struck: How often each kind of fault occurred.
-        fetched: How many attempts resumed a checkpoint that was written on another machine and fetched.
-        gangs_prepared: How many attempts of gangs across nodes had been started early.
-        lent_pauses: How often a job was paused so that another one was measured.
-    """
-
-    seed: int
-    trace_sha256: str
-    violations: tuple[str, ...]
-    events: int
-    facts: int
-    jobs: int
-    nodes: int
-    simulated_s: float
-    kinds: tuple[str, ...]
-    struck: Counter[str] = field(default_factory=Counter)
-    fetched: int = 0
-    gangs_prepared: int = 0
-    lent_pauses: int = 0
 
 
 class World:
@@ -132,8 +104,7 @@ class World:
         self.measures_new_jobs = measures_new_jobs(seed)
         self.policy = "horus" if self.measures_new_jobs else self.policy
         self.waiting: dict[JobProcess, None] = {}
-        self.gangs_prepared = 0
-        self.fetched = 0
+        self.gangs_prepared = self.fetched = self.outlived = 0
         self.losses: Counter[Path] = Counter()
         self.orders: dict[Placed, tuple[str, float]] = {}
         self.keepers: dict[Placed, str] = {}
@@ -141,6 +112,8 @@ class World:
         self.schedulers = [SchedulerHost(self, Machine(self, "head", rate=self._drawn_rate()), "head")]
         self.sleeps = random.Random(f"sleeps-{seed}")
         self.do_machines_sleep = self.sleeps.random() < _SLEEPING_RATIO
+        self.standstills = random.Random(f"standstills-{seed}")
+        self.do_machines_stand_still = self.standstills.random() < _STANDSTILLS_RATIO
         self.nodes = [
             AgentHost(self, self._machine_of_node(f"n{index}"), f"n{index}", self.gpus_per_node)
             for index in range(self.generator.choice((3, 3, 4)))
@@ -170,6 +143,12 @@ class World:
         """Whether a machine falls asleep at this occasion; drawn apart."""
         self.struck["sleep"] += (falls := self.do_machines_sleep and self.sleeps.random() < SLEEP_RATES["sleep"])
         return falls
+
+    def strikes_still(self) -> bool:
+        """Whether machines are held from this occasion on; drawn apart."""
+        rate = STANDSTILL_RATES["standstill"]
+        self.struck["standstill"] += (is_held := self.do_machines_stand_still and self.standstills.random() < rate)
+        return is_held
 
     def strikes_part(self) -> bool:
         """Whether all ranks of a gang on one of its nodes end with 0; drawn apart, as such gangs are."""
@@ -309,6 +288,7 @@ class World:
             fetched=self.fetched,
             gangs_prepared=self.gangs_prepared,
             lent_pauses=self._lent_pauses(),
+            outlived=self.outlived,
         )
         self._end()
         return report

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cotenant_agent.keeper import deadline_watch, shim
-from cotenant_agent.keeper.deadline_watch import Deadline, tell_deadline
+from cotenant_agent.keeper.deadline_watch import HELD_MS_MAX, Deadline, tell_deadline
 from cotenant_agent.keeper.shim_records import Records
 from cotenant_agent.leases import Lease
 
@@ -119,7 +121,7 @@ def test_a_stop_does_not_outlive_a_lease_that_slept_and_its_grace(
     found = []
     for now_ms in (over_ms - 1, over_ms):
         set_clocks(monkeypatch, now_ms, slept_ms=300_000)
-        found.append(shared_sleep._has_outlived_its_lease(now_ms))
+        found.append(shared_sleep._lease.end_left_ms(now_ms) <= 0)
     assert found == [False, True]
 
 
@@ -136,7 +138,7 @@ def test_ranks_are_not_silent_while_their_machine_sleeps(tmp_path: Path, monkeyp
     assert causes == ["", "", "ranks_silent"]
 
 
-def test_processes_that_stood_still_on_a_machine_that_did_not_sleep_are_ended(
+def test_a_lease_does_not_stand_still_with_processes_of_a_machine_that_did_not_sleep(
     shared_sleep: shim.AttemptSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler may have stood still, or have started the job elsewhere: nothing here tells."""
@@ -150,11 +152,11 @@ def test_what_ends_the_namespace_leaves_the_grace_by_either_clock(
     supervisor: shim.AttemptSupervisor, tmp_path: Path, awake: dict[str, int], words: bytes
 ) -> None:
     (tmp_path / "lease.json").write_text(json.dumps({"deadline_boot_ms": DEADLINE_MS, "grace_ms": GRACE_MS, **awake}))
-    told, supervisor._lifeline = os.pipe()
-    supervisor._read_lease()
+    told, supervisor._lease.lifeline = os.pipe()
+    supervisor._lease.left_ms(0)
     assert os.read(told, 100) == words
     os.close(told)
-    os.close(supervisor._lifeline)
+    os.close(supervisor._lease.lifeline)
 
 
 @pytest.mark.parametrize(("stored", "prolongs"), [(None, True), (9, True), (10, False), (11, False)])
@@ -163,22 +165,81 @@ def test_a_lease_is_never_shortened(stored: int | None, prolongs: bool) -> None:
     assert Lease(deadline_boot_ms=10, grace_ms=1).prolongs(record) is prolongs
 
 
-@pytest.mark.parametrize(("slept_ms", "ends"), [(300_000, False), (0, True)])
+class WatchBench:
+    """A watch over the deadline of a namespace, its clock, and what it does; it signals nobody."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+        self.done: list[object] = []
+        self.may_signal = True
+        monkeypatch.setattr(os, "_exit", self._exit)
+        monkeypatch.setattr(signal, "setitimer", lambda _, seconds: self.done.append(seconds))
+        reading, self.writing = os.pipe()
+        os.set_blocking(reading, False)
+        self.descriptors = reading, self.writing
+        self.watch = deadline_watch._Watch(reading, self._signal_others)
+
+    def _exit(self, code: int) -> None:
+        self.done.append(f"exit {code}")
+        raise SystemExit(code)
+
+    def _signal_others(self, number: int) -> bool:
+        self.done.append(signal.Signals(number).name)
+        return self.may_signal
+
+    def look(self, now_ms: int, *, slept_ms: int = 0) -> list[object]:
+        """What it does at this instant of the boot clock."""
+        set_clocks(self.monkeypatch, now_ms, slept_ms=slept_ms)
+        self.done.clear()
+        with contextlib.suppress(SystemExit):
+            self.watch.look()
+        return list(self.done)
+
+    def tell(self, deadline_ms: int) -> None:
+        tell_deadline(self.writing, Deadline(boot_ms=deadline_ms, awake_ms=deadline_ms))
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchBench]:
+    bench = WatchBench(monkeypatch)
+    yield bench
+    for descriptor in bench.descriptors:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(("slept_ms", "does"), [(300_000, [0.5]), (299_000, ["exit 1"])])
 def test_what_ends_the_namespace_counts_by_the_same_clock(
-    monkeypatch: pytest.MonkeyPatch, slept_ms: int, ends: bool
+    watched: WatchBench, slept_ms: int, does: list[object]
 ) -> None:
-    ended: list[int] = []
-    timers: list[float] = []
-    set_clocks(monkeypatch, DEADLINE_MS + 300_000 - 500, slept_ms=slept_ms)
-    monkeypatch.setattr(os, "_exit", ended.append)
-    monkeypatch.setattr(signal, "setitimer", lambda _, seconds: timers.append(seconds))
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    tell_deadline(writing, Deadline(boot_ms=DEADLINE_MS - 1_000, awake_ms=DEADLINE_MS - 1_000))
-    tell_deadline(writing, Deadline(boot_ms=DEADLINE_MS, awake_ms=DEADLINE_MS))
-    deadline_watch._Watch(reading).look()
-    os.close(reading)
-    os.close(writing)
-    assert ended == ([1] if ends else [])
-    if not ends:
-        assert timers == [0.5]
+    watched.tell(DEADLINE_MS - 1_000)
+    watched.tell(DEADLINE_MS)
+    assert watched.look(DEADLINE_MS + 300_000 - 500, slept_ms=slept_ms) == does
+
+
+def test_what_ends_the_namespace_holds_what_stood_still_with_it_until_a_newer_deadline(watched: WatchBench) -> None:
+    watched.tell(DEADLINE_MS)
+    woke_ms = DEADLINE_MS + 1_000
+    for now_ms in (woke_ms, woke_ms + HELD_MS_MAX):
+        assert watched.look(now_ms) == ["SIGSTOP", 0.1]
+    watched.tell(woke_ms + 60_000)
+    assert watched.look(woke_ms + HELD_MS_MAX) == ["SIGCONT", 30.0]
+    assert watched.look(woke_ms + HELD_MS_MAX + 1_000) == [29.0]
+
+
+def test_what_is_held_in_a_namespace_ends_where_no_newer_deadline_comes(watched: WatchBench) -> None:
+    watched.tell(DEADLINE_MS)
+    woke_ms = DEADLINE_MS + 200_000
+    assert watched.look(woke_ms) == ["SIGSTOP", 0.1]
+    assert watched.look(woke_ms + HELD_MS_MAX + 999) == ["SIGSTOP", 0.1]
+    assert watched.look(woke_ms + HELD_MS_MAX + 1_000) == ["exit 1"]
+
+
+def test_a_namespace_ends_at_its_deadline_where_its_first_process_did_not_stand_still(watched: WatchBench) -> None:
+    watched.tell(DEADLINE_MS)
+    assert watched.look(DEADLINE_MS) == ["exit 1"]
+
+
+def test_a_namespace_whose_processes_cannot_be_held_ends(watched: WatchBench) -> None:
+    watched.may_signal = False
+    watched.tell(DEADLINE_MS)
+    assert watched.look(DEADLINE_MS + 200_000) == ["SIGSTOP", "exit 1"]

@@ -1,0 +1,131 @@
+"""Real shims and jobs that stood still beyond their leases; signals go to what each test has started only."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.isolation.isolation_means import find_namespace_obstacle
+from cotenant_agent.system_clock import boot_ms
+from tests.support.agent import wait_until
+from tests.support.shim_bench import Bench, running_shims
+
+COUNT = "import sys, time\nwhile True:\n    print('.', end='', flush=True)\n    time.sleep(0.01)"
+# The child counts too, in a session of its own where that is asked for.
+COUNT_TWICE = """
+import os, sys, time
+if os.fork() == 0 and "apart" in {words!r}:
+    os.setsid()
+while True:
+    print(".", end="", flush=True)
+    time.sleep(0.01)
+"""
+LEASE_MS = 1_000
+
+
+class StoppedJob:
+    """A job whose lease ended while it and its keepers were stopped, and which have just gone on."""
+
+    def __init__(
+        self, bench: Bench, source: str, *, grace_ms: int, stopped_s: float, is_shim_to_stay: bool = False
+    ) -> None:
+        self.directory = bench.prepare(source)
+        self.shim = bench.start(self.directory)
+        wait_until((self.directory / "state.json").exists, "the job runs")
+        wait_until(lambda: self.counted() > 0, "the job counts")
+        state = json.loads((self.directory / "state.json").read_text())
+        pids = [self.shim.pid, *([state["init_pid"]] if "init_pid" in state else []), state["job_pid"]]
+        self.job_pid = pids[-1]
+        self.renew(LEASE_MS, grace_ms)
+        time.sleep(0.5)  # the shim looks many times a second
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(stopped_s)
+        for pid in pids[1:] if is_shim_to_stay else pids:
+            os.kill(pid, signal.SIGCONT)
+
+    def renew(self, lasting_ms: int, grace_ms: int) -> None:
+        arriving = self.directory / "lease.arriving"
+        arriving.write_text(json.dumps({"deadline_boot_ms": boot_ms() + lasting_ms, "grace_ms": grace_ms}))
+        arriving.replace(self.directory / "lease.json")
+
+    def counted(self) -> int:
+        output = self.directory / "out.log"
+        return output.stat().st_size if output.exists() else 0
+
+    def exit_record(self) -> dict[str, object]:
+        wait_until((self.directory / "exit.json").exists, "the attempt has ended")
+        return dict(json.loads((self.directory / "exit.json").read_text()))
+
+    def counted_while_held(self) -> int:
+        """How far it is, when it has been looked at for a while; asserts that it stands still."""
+        time.sleep(0.5)
+        found = self.counted()
+        time.sleep(0.7)
+        assert self.counted() == found
+        assert state_of(self.job_pid) == "T"
+        assert not (self.directory / "exit.json").exists()
+        return found
+
+
+def state_of(pid: int) -> str:
+    """Its letter: T = stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with running_shims(tmp_path) as found:
+        yield found
+
+
+def test_a_job_that_stood_still_beyond_its_lease_goes_on_where_it_was_when_that_is_renewed(bench: Bench) -> None:
+    job = StoppedJob(bench, COUNT_TWICE.format(words="together"), grace_ms=20_000, stopped_s=2.5)
+    counted = job.counted_while_held()
+    job.renew(60_000, 20_000)
+    wait_until(lambda: job.counted() > counted, "the job goes on")
+    assert not (job.directory / "exit.json").exists()
+
+
+def test_a_stop_kills_what_stood_still_beyond_its_lease_and_grace(bench: Bench) -> None:
+    job = StoppedJob(bench, COUNT, grace_ms=5_000, stopped_s=6.0)
+    counted = job.counted_while_held()
+    record = bench.stop(job.directory)
+    assert (record["cause"], record["return_code"], record["killed"]) == ("stopped", -signal.SIGKILL, True)
+    assert job.counted() == counted
+
+
+def test_a_job_with_a_process_in_a_session_of_its_own_ends_at_once(bench: Bench) -> None:
+    job = StoppedJob(bench, COUNT_TWICE.format(words="apart"), grace_ms=1_000, stopped_s=3.0)
+    record = job.exit_record()
+    assert (record["cause"], record["killed"]) == ("fenced", True)
+
+
+@pytest.mark.parametrize(("is_shim_to_stay", "grace_ms", "stopped_s"), [(True, 1_000, 4.0), (False, 5_000, 7.5)])
+def test_what_watches_a_namespace_holds_all_of_it_and_nothing_outside(
+    tmp_path: Path, is_shim_to_stay: bool, grace_ms: int, stopped_s: float
+) -> None:
+    """What it stops is in a namespace of its own, beside the shim or without it: a process of the tests goes on."""
+    if obstacle := find_namespace_obstacle():
+        pytest.skip(obstacle)
+    bystander = subprocess.Popen([sys.executable, "-S", "-c", "import time\ntime.sleep(600)"], start_new_session=True)
+    try:
+        with running_shims(tmp_path, with_namespaces=True) as bench:
+            job = StoppedJob(bench, COUNT, grace_ms=grace_ms, stopped_s=stopped_s, is_shim_to_stay=is_shim_to_stay)
+            counted = job.counted_while_held()
+            assert state_of(bystander.pid) != "T"
+            job.renew(60_000, 20_000)
+            job.shim.send_signal(signal.SIGCONT)
+            wait_until(lambda: job.counted() > counted, "the job goes on")
+            assert not (job.directory / "exit.json").exists()
+    finally:
+        bystander.kill()
+        bystander.wait()
