@@ -302,6 +302,7 @@ class Attempt:
             memory_states=memory_states,
             allocated_bytes=allocated_bytes,
             are_ranks_done=self.directory.ranks_done.exists(),
+            steps_total=self.track.steps_total,
         )
 
     def conclude(self, *, peak_bytes: int, available_bytes: int, co_located: str) -> AttemptEnd:
