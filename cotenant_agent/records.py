@@ -224,11 +224,13 @@ class JobProcesses:
 
     Attributes:
         rank_pids: of a gang the processes of each rank, in the order of its devices; empty = all are on all devices.
+        interpreter: the program that runs as the agent's own user, by its path; empty = as another one.
     """
 
     gpu_ids: tuple[str, ...]
     pids: tuple[int, ...]
     rank_pids: tuple[tuple[int, ...], ...] = ()
+    interpreter: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +303,6 @@ class AttemptPause:
     """What the shim has written down about the pauses of an attempt.
 
     Attributes:
-        paused_ms: how long it has stood still, in sum.
         changes: how often it has begun and ceased to stand still.
         failure: why the newest order could not be carried out; empty = it was.
     """
@@ -370,7 +371,6 @@ class LivingAttempt:
 
     Attributes:
         job: None when it must not be recorded.
-        pause_changes: how often it has begun and ceased to stand still.
         under_mps: a server of MPS stands between it and its device.
     """
 

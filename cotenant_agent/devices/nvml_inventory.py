@@ -135,7 +135,7 @@ class NvmlInventory:
             gpu_id: frozenset(pid for pid in pids or () if not is_mps_server(pid)) for gpu_id, pids in listed.items()
         }
 
-    def peak_bytes(self, max_resident_bytes: int) -> int:
+    def peak_bytes(self, max_resident_bytes: int, interpreter: str = "") -> int:
         """See `GpuInventory.peak_bytes`; host memory is no measure of a GPU's."""
         return 0
 
