@@ -67,6 +67,8 @@ RESULT: dict[str, Any] = {
     "cuda_asked": False,
     "has_gpu": False,
     "masks_by_code": False,
+    "growing_lengths": "",
+    "later_quantizer": "",
 }
 
 
@@ -266,6 +268,14 @@ def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
     (note,) = captured_notes.notes_of({**RESULT, "micro_batch_size": 374, "loaded_batch_size": 32}, 0.0)
 
     assert note.startswith("a batch is 374 rows of the network's inputs, where the loader's batches have 32 samples")
+
+
+def test_names_of_what_changes_later_are_told() -> None:
+    told = captured_notes.notes_of({**RESULT, "growing_lengths": "curriculum", "later_quantizer": "prepare_qat"}, 0.0)
+    assert [one.partition(":")[0] for one in told] == [
+        "the script names curriculum",
+        "the script names prepare_qat of torch's quantization",
+    ]
 
 
 @pytest.mark.parametrize(
