@@ -63,10 +63,8 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
     with contextlib.ExitStack() as stack:
         stack.callback(directory.close)
         storage_id = read_storage_id(directory.checkpoints) if settings.shared_checkpoints else ""
-        others = OtherBaselines(directory.root)
-        inventory = _build_inventory(settings, directory.root, processes, others)
+        inventory = _build_inventory(settings, directory.root, processes, stack)
         stack.callback(inventory.close)
-        stack.callback(others.close)
         agent_name = name_agent(settings.node_id, directory.root)
         groups = detect(agent_name) if settings.cgroups else ControlGroups()
         isolation = _isolation(settings)
@@ -168,12 +166,14 @@ def _rendezvous_interface(settings: AgentSettings) -> str:
 
 
 def _build_inventory(
-    settings: AgentSettings, state: Path, processes: Processes, others: OtherBaselines
+    settings: AgentSettings, state: Path, processes: Processes, stack: contextlib.ExitStack
 ) -> GpuInventory:
     inventories: list[GpuInventory] = []
     if settings.nvml:
         inventories.append(NvmlInventory(visible=os.environ.get("CUDA_VISIBLE_DEVICES")))
     if settings.standin_cores:
+        others = OtherBaselines(state)
+        stack.callback(others.close)
         inventories.append(
             StandinInventory(
                 node_id=settings.node_id,

@@ -149,7 +149,7 @@ def test_planned_steps_of_two_captured_ranks_are_kept_on_two_gpus(
 ) -> None:
     command = ("torchrun", "--nproc-per-node=2", "train.py")
     submission.captured_commands(900, processes=2)
-    job = ("--", *command)
+    job: tuple[str, ...] = ("--", *command)
     if from_file:
         submission.cotenant("capture", "--out", str(tmp_path / "job.onnx"), "--", *command)
         job = (str(tmp_path / "job.yaml"),)
