@@ -19,6 +19,7 @@ from cotenant.device_calibration import (
 )
 
 FOLDER: Final = "calibrations"
+UNREADABLE_REMEDY: Final = "measure it anew with `cotenant calibrate`, or delete the file"
 _FILES_MAX: Final = 200
 _UNSAID: Final = re.compile(r"nvidia|geforce|tesla|quadro|amd|radeon|instinct|sxm\d?|pcie|\d+gb")
 """Words of a full name that people leave out of it; the one at hand has them."""
@@ -75,17 +76,32 @@ def device_at_hand(state_dir: Path, name: str, now_ms: int) -> str:
     return meant[0] if len(meant) == 1 else name
 
 
+def unreadable_calibrations(state_dir: Path, now_ms: int) -> list[CalibrationError]:
+    """Return what is wrong with the files of this machine's programs that are passed over: they hold no calibration.
+
+    Args:
+        state_dir: Where the programs of this machine keep their data.
+        now_ms: Milliseconds since 1970.
+    """
+    read = (_read(path, now_ms) for path in _kept_files(state_dir))
+    return [each for each in read if isinstance(each, CalibrationError)]
+
+
 def _kept_calibrations(state_dir: Path, now_ms: int) -> list[tuple[Path, DeviceCalibration]]:
+    read = ((path, _read(path, now_ms)) for path in _kept_files(state_dir))
+    return [(path, each) for path, each in read if isinstance(each, DeviceCalibration)]
+
+
+def _kept_files(state_dir: Path) -> list[Path]:
     # Folders of `cotenant calibrate` and of every agent that runs here.
-    paths = sorted([*state_dir.glob(f"{FOLDER}/*.json"), *state_dir.glob(f"agent-*/{FOLDER}/*.json")])
-    found = []
-    for path in paths[:_FILES_MAX]:
-        try:
-            calibration = read_calibration_file(path, now_ms)
-        except CalibrationError:
-            continue
-        found.append((path, calibration))
-    return found
+    return sorted([*state_dir.glob(f"{FOLDER}/*.json"), *state_dir.glob(f"agent-*/{FOLDER}/*.json")])[:_FILES_MAX]
+
+
+def _read(path: Path, now_ms: int) -> DeviceCalibration | CalibrationError:
+    try:
+        return read_calibration_file(path, now_ms)
+    except CalibrationError as error:
+        return error
 
 
 def _is_short_for(name: str, device: str) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 _DEFAULT_PIPES: Final = "/tmp/nvidia-mps"
+_SERVER_NAME: Final = "nvidia-cuda-mps-server"[:15]
+"""As the kernel cuts it."""
 
 
 class DeviceSharing(IntEnum):
@@ -38,4 +40,17 @@ def uses_mps(environment: Mapping[str, str]) -> bool:
     try:
         return (Path(pipes) / "control").exists()
     except (OSError, ValueError):
+        return False
+
+
+def is_mps_server(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Return whether a process that a driver lists is a server of MPS, which computes for its clients only.
+
+    Args:
+        pid: As the driver counts it; one that is not visible here is no such server.
+        proc: The kernel's /proc.
+    """
+    try:
+        return (proc / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip() == _SERVER_NAME
+    except OSError:
         return False

@@ -76,7 +76,7 @@ class _Reporter:
         self.step = -1
         atexit.register(self.store)
 
-    def report(self, *, step: int, epoch: int, loss: SupportsFloat | None, samples: int) -> None:
+    def report(self, *, step: int, total: int, epoch: int, loss: SupportsFloat | None, samples: int) -> None:
         """Remember the counters; send them at most twenty times a second."""
         now_ns = _now_ns()
         due = now_ns - self._sent_at_ns >= _DATAGRAM_INTERVAL_NS
@@ -86,7 +86,7 @@ class _Reporter:
             self._loss = number if math.isfinite(number) else None
         self.step = step
         counters = {"step": step, "epoch": epoch, "loss": self._loss, "samples": samples, "at_ns": now_ns}
-        self._latest = {**self._latest, **counters}
+        self._latest = {**self._latest, **counters, **({"total": total} if total else {})}
         if due:
             self._sent_at_ns = now_ns
             self._send(json.dumps(self._latest).encode())
@@ -161,20 +161,20 @@ def wait_for_go() -> None:
     _flags.asked_at_ns = _flags.checkpointed_at_ns = _now_ns()
 
 
-def report(step: int, *, epoch: int = 0, loss: SupportsFloat | None = None, samples: int = 0) -> None:
+def report(step: int, *, total: int = 0, epoch: int = 0, loss: SupportsFloat | None = None, samples: int = 0) -> None:
     """Report how far the training is. Costs microseconds, never blocks, may be called after every step by every rank.
 
     Args:
-        step: optimizer steps done so far over all attempts, 0 or more (else ValueError, as for epoch and samples seen).
+        step: optimizer steps done so far over all attempts, 0 or more (else ValueError, as for all counts here).
+        total: optimizer steps of the whole job, where its owner states none; 0 = not known, or as said before.
         epoch: training epoch.
         loss: newest loss; a number or a detached scalar tensor, read only when it is sent.
         samples: training samples seen so far.
     """
-    if step < 0 or epoch < 0 or samples < 0:
-        raise ValueError(f"step, epoch and samples count from 0; got {step}, {epoch}, {samples}")
-    reporter = _reporter()
-    if reporter is not None and rank() == 0:
-        reporter.report(step=step, epoch=epoch, loss=loss, samples=samples)
+    if min(step, total, epoch, samples) < 0:
+        raise ValueError(f"step, total, epoch and samples count from 0; got {step}, {total}, {epoch}, {samples}")
+    if (reporter := _reporter()) and rank() == 0:
+        reporter.report(step=step, total=total, epoch=epoch, loss=loss, samples=samples)
 
 
 def should_stop() -> bool:

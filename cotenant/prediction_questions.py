@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
@@ -16,6 +16,8 @@ from google.protobuf.message import Message
 from cotenant.client import PredictorClient
 from cotenant.client_errors import InputError, ProgramError, ServiceError
 from cotenant.command_run import EXIT_NOT_FOUND, EXIT_USAGE
+from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_calibration_message import calibration_message
 from cotenant.graph_file import GraphFileError, graph_sha256, read_graph
 from cotenant.programs import run_captured
 from cotenant.v1 import prediction_pb2
@@ -24,6 +26,9 @@ OFFLINE_TIMEOUT_S: Final = 600.0
 NO_SUCH_GRAPH: Final = "UNKNOWN_GRAPH"
 _REFUSALS_OF_GRAPHS: Final = frozenset({"MALFORMED_GRAPH", "UNSUPPORTED_GRAPH", "GRAPH_LIMIT", "UNBOUND_DIMENSION"})
 Answer = TypeVar("Answer", bound=Message)
+Question: TypeAlias = (
+    prediction_pb2.PredictJobRequest | prediction_pb2.PredictPairsRequest | prediction_pb2.PredictMemoryRiskRequest
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,12 @@ class Answers:
     jobs: list[prediction_pb2.PredictJobResponse] = field(default_factory=list)
     pairs: prediction_pb2.PredictPairsResponse | None = None
     risk: prediction_pb2.PredictMemoryRiskResponse | None = None
+
+
+def add_calibration(request: Question, calibration: DeviceCalibration | None) -> None:
+    """Adds what was measured of the device to a question; None = nothing was."""
+    if calibration is not None:
+        request.calibration.CopyFrom(calibration_message(calibration))
 
 
 def load_graph(path: Path) -> bytes:

@@ -19,24 +19,28 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Final
 
 from cotenant import programs
-from cotenant.calibration_files import device_at_hand, newest_calibration
+from cotenant.calibration_files import (
+    UNREADABLE_REMEDY,
+    device_at_hand,
+    newest_calibration,
+    unreadable_calibrations,
+)
 from cotenant.capture.captured_job import PROFILER, convert
 from cotenant.capture.in_script.step_export import export_network
 from cotenant.capture.in_script.step_window import tensors_of
 from cotenant.cli.settings import point_at_state, resolve_settings, state_folder
 from cotenant.client import PredictorClient, is_serving, job_settings, open_channel
 from cotenant.client_errors import InputError, PermissionDeniedError
-from cotenant.device_calibration_message import calibration_message
 from cotenant.job_settings import BATCH_SIZE_MAX
 from cotenant.memory_verdict import MemoryVerdict
-from cotenant.prediction_questions import Answers, Questions, ask_offline, ask_service, hash_of
+from cotenant.prediction_questions import Answers, Questions, add_calibration, ask_offline, ask_service, hash_of
 from cotenant.prediction_verdict import verdict_of
 from cotenant.quantities import parse_bytes
 from cotenant.system_clock import now_ms
@@ -127,9 +131,9 @@ def predict(
             device_memory_bytes=parse_bytes(device_memory) if device_memory else 0,
             find_largest_batch_size=True,
         )
-        _calibrate(request)
+        passed_over = _calibrate(request)
         answer = _ask(Questions(graphs=[Path(path)], jobs=[request])).jobs[0]
-    return _as_record(request, answer)
+    return _as_record(request, answer, passed_over)
 
 
 def fits(model_or_path: Any, inputs: Any = None, **settings: Any) -> bool | None:  # noqa: ANN401 (as above)
@@ -140,14 +144,15 @@ def fits(model_or_path: Any, inputs: Any = None, **settings: Any) -> bool | None
     return predict(model_or_path, inputs, **settings).fits
 
 
-def _calibrate(request: prediction_pb2.PredictJobRequest) -> None:
-    """Adds what was measured of the device at hand, as `cotenant predict` does."""
+def _calibrate(request: prediction_pb2.PredictJobRequest) -> list[str]:
+    """Adds what was measured of the device at hand, as `cotenant predict` does; returns what is passed over."""
     folder = state_folder(resolve_settings({}).settings)
     if not request.device_memory_bytes:
         request.device = device_at_hand(folder, request.device, now_ms())
     found = newest_calibration(folder, request.device, now_ms())
-    if found is not None:
-        request.calibration.CopyFrom(calibration_message(found[1]))
+    add_calibration(request, found[1] if found else None)
+    errors = unreadable_calibrations(folder, now_ms())
+    return [f"a calibration is passed over: {error.message}; {UNREADABLE_REMEDY}" for error in errors[:1]]
 
 
 def _check_kinds(batch_size: object, texts: Mapping[str, object]) -> None:
@@ -242,7 +247,9 @@ def _ask(questions: Questions) -> Answers:
     return ask_offline(questions)
 
 
-def _as_record(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.PredictJobResponse) -> Prediction:
+def _as_record(
+    request: prediction_pb2.PredictJobRequest, answer: prediction_pb2.PredictJobResponse, passed_over: Sequence[str]
+) -> Prediction:
     verdict = verdict_of(answer)
     has_largest = answer.HasField("largest_batch_size_that_fits")
     return Prediction(
@@ -256,5 +263,5 @@ def _as_record(request: prediction_pb2.PredictJobRequest, answer: prediction_pb2
         verdict=verdict.value,
         largest_batch_size=answer.largest_batch_size_that_fits if has_largest else None,
         in_domain=answer.memory_bytes.in_domain,
-        warnings=tuple(warning.message for warning in answer.warnings),
+        warnings=(*(warning.message for warning in answer.warnings), *passed_over),
     )

@@ -287,6 +287,7 @@ def observation_to_message(
         memory_states=_memory_states(observation.memory_states),
         allocated_bytes=observation.allocated_bytes,
         are_ranks_done=observation.are_ranks_done,
+        steps_total=observation.steps_total,
     )
 
 

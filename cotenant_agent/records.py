@@ -10,8 +10,7 @@ from cotenant.device_facts import DeviceFacts
 from cotenant.job_settings import JobSettings
 
 _NAMED_CHARACTERS = 8  # of an incarnation's id in names of directories: paths of sockets are short
-STEPS_LIMIT = 1 << 53
-"""Of steps and epochs that a job may claim; what is larger fits into no message."""
+STEPS_LIMIT = 1 << 53  # of steps and epochs that a job may claim: what is larger fits into no message
 
 
 class AttemptState(enum.Enum):
@@ -225,11 +224,13 @@ class JobProcesses:
 
     Attributes:
         rank_pids: of a gang the processes of each rank, in the order of its devices; empty = all are on all devices.
+        interpreter: the program that runs as the agent's own user, by its path; empty = as another one.
     """
 
     gpu_ids: tuple[str, ...]
     pids: tuple[int, ...]
     rank_pids: tuple[tuple[int, ...], ...] = ()
+    interpreter: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,8 +303,6 @@ class AttemptPause:
     """What the shim has written down about the pauses of an attempt.
 
     Attributes:
-        is_paused: it stands still.
-        paused_ms: how long it has stood still, in sum.
         changes: how often it has begun and ceased to stand still.
         failure: why the newest order could not be carried out; empty = it was.
     """
@@ -332,6 +331,7 @@ class AttemptObservation:
         quality_flags: reasons for doubt of the window.
         paused_ms: how long the attempt has stood still by order, in sum; no part of the window.
         are_ranks_done: of a part of a gang: all have ended with 0, and its parameter servers are left.
+        steps_total: of the whole job, as its script says them; 0 = it says none.
     """
 
     key: AttemptKey
@@ -349,6 +349,7 @@ class AttemptObservation:
     memory_states: MemoryStates | None = None
     allocated_bytes: int | None = None
     are_ranks_done: bool = False
+    steps_total: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +371,6 @@ class LivingAttempt:
 
     Attributes:
         job: None when it must not be recorded.
-        pause_changes: how often it has begun and ceased to stand still.
         under_mps: a server of MPS stands between it and its device.
     """
 

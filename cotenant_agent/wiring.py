@@ -23,6 +23,7 @@ from cotenant_agent.devices.gpu_inventory import GpuInventory, SeveralInventorie
 from cotenant_agent.devices.import_baseline import measure_baseline
 from cotenant_agent.devices.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.devices.nvml_inventory import NvmlInventory
+from cotenant_agent.devices.other_baselines import OtherBaselines
 from cotenant_agent.devices.standin_inventory import StandinInventory
 from cotenant_agent.isolation.allow_list import AllowList, load_allow_list
 from cotenant_agent.isolation.cgroups import ControlGroups, detect, name_agent
@@ -62,7 +63,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
     with contextlib.ExitStack() as stack:
         stack.callback(directory.close)
         storage_id = read_storage_id(directory.checkpoints) if settings.shared_checkpoints else ""
-        inventory = _build_inventory(settings, directory.root, processes)
+        inventory = _build_inventory(settings, directory.root, processes, stack)
         stack.callback(inventory.close)
         agent_name = name_agent(settings.node_id, directory.root)
         groups = detect(agent_name) if settings.cgroups else ControlGroups()
@@ -164,11 +165,15 @@ def _rendezvous_interface(settings: AgentSettings) -> str:
     return find_interface(settings.rendezvous_host or find_own_address(settings.scheduler))
 
 
-def _build_inventory(settings: AgentSettings, state: Path, processes: Processes) -> GpuInventory:
+def _build_inventory(
+    settings: AgentSettings, state: Path, processes: Processes, stack: contextlib.ExitStack
+) -> GpuInventory:
     inventories: list[GpuInventory] = []
     if settings.nvml:
         inventories.append(NvmlInventory(visible=os.environ.get("CUDA_VISIBLE_DEVICES")))
     if settings.standin_cores:
+        others = OtherBaselines(state)
+        stack.callback(others.close)
         inventories.append(
             StandinInventory(
                 node_id=settings.node_id,
@@ -176,6 +181,9 @@ def _build_inventory(settings: AgentSettings, state: Path, processes: Processes)
                 memory_bytes=settings.standin_memory_bytes,
                 baseline=measure_baseline(state),
                 processes=processes,
+                # A job that can write its own environment would have this agent run what it hides in it, beside the job
+                # and not in its namespaces: no matter where the owner of both is one, as under `cotenant up`.
+                baseline_of=others.of if settings.allow_any_command else lambda _: None,
             )
         )
     return inventories[0] if len(inventories) == 1 else SeveralInventories(inventories)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import yaml
 
@@ -15,7 +15,20 @@ from cotenant.job_name import name_of
 
 FIRST_LINE: Final = "# captured by cotenant"
 _FIRST_LINE_LIMIT = 1000
-_PLANNED = re.compile(rf"{FIRST_LINE}: batch ([0-9]+), .* ([0-9]+) steps planned$", re.MULTILINE)
+_PLANNED = re.compile(
+    rf"{FIRST_LINE}: batch ([0-9]+)(?: of ([0-9]+) processes)?, .* ([0-9]+) steps planned$", re.MULTILINE
+)
+
+
+class PlannedSteps(NamedTuple):
+    """How many steps a captured job file says were planned, of which batch, and of how many processes."""
+
+    steps: int
+    batch_size: int
+    processes: int = 1
+
+
+NO_PLANNED_STEPS: Final = PlannedSteps(0, 0)
 
 
 def target_files(out: Path | None, command: Sequence[str]) -> tuple[Path, Path]:
@@ -60,8 +73,8 @@ def write_job(job: CapturedJob, command: Sequence[str], directory: Path, files: 
     job_file.write_text(text, encoding="utf-8")
 
 
-def read_planned_steps(job_file: Path) -> tuple[int, int]:
-    """Returns how many steps a captured job file says were planned, and of which batch; zeros = it says nothing."""
+def read_planned_steps(job_file: Path) -> PlannedSteps:
+    """Returns what a captured job file says were planned."""
     with job_file.open(encoding="utf-8", errors="replace") as file:
         found = _PLANNED.match(file.readline(_FIRST_LINE_LIMIT))
-    return (int(found[2]), int(found[1])) if found else (0, 0)
+    return PlannedSteps(int(found[3]), int(found[1]), int(found[2] or 1)) if found else NO_PLANNED_STEPS

@@ -45,6 +45,7 @@ class CapturedJob:
         accumulation: Micro-batches in one step; None = not known.
         batches_per_step: Of them, those that loaders handed out one by one; 1 = not more, or not known.
         planned_steps: Optimizer steps of the whole training, as the script's library or schedule says; 0 = not known.
+        processes: That took the step together.
         sharded_ranks: GPUs among which weights, gradients and optimizer state are divided; 0 = whole, or not known.
         gathered_ratio: Share of that which a GPU holds whole at once; 0 = not known.
         optimizer: sgd | momentum | adam | adamw.
@@ -70,11 +71,13 @@ class CapturedJob:
     sharded_ranks: int = 0
     gathered_ratio: float = 0.0
     planned_steps: int = 0
+    processes: int = 1
 
     def summary(self) -> str:
         """Returns what was found in one line."""
         accumulation = "unknown" if self.accumulation is None else str(self.accumulation)
-        parts = [f"batch {self.batch_size}", self.optimizer, self.precision, f"accumulation {accumulation}"]
+        batch = f"batch {self.batch_size}" + (f" of {self.processes} processes" if self.processes > 1 else "")
+        parts = [batch, self.optimizer, self.precision, f"accumulation {accumulation}"]
         parts += [f"{format_count(self.parameters)} parameters", f"covered {format_percent(self.covered_ratio)}"]
         return ", ".join([*parts, f"{self.planned_steps} steps planned"] if self.planned_steps else parts)
 
@@ -220,6 +223,7 @@ def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:
         gathered_ratio=result["gathered_ratio"] if sharded_ranks(result) else 0.0,
         batches_per_step=min(passes, result["loaded_batches"] or passes),
         planned_steps=result["planned_steps"],
+        processes=result["world_size"],
     )
 
 

@@ -61,15 +61,31 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
             "steps have batches of different sizes: the largest of the first two is told; one that grows later is not "
             "seen: state the largest with --batch-size",
         ),
+        *_notes_of_later_steps(result),
+        *_notes_of_what_is_kept(result),
+        *_notes_of_step(result, wait_ms),
+    ]
+    return [text for applies, text in found if applies]
+
+
+def _notes_of_later_steps(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    return [
         (
             result["has_shorter_inputs"],
             "inputs of the first two steps have different lengths or sizes: predicted with the larger ones; still "
             "larger ones that come later need more time and memory: let the largest come first where it is captured",
         ),
-        *_notes_of_what_is_kept(result),
-        *_notes_of_step(result, wait_ms),
+        (
+            bool(result["growing_lengths"]),
+            f"the script names {result['growing_lengths']}: where its sequences grow later, steps need more time and "
+            "memory than predicted; let it begin with the longest ones where it is captured",
+        ),
+        (
+            bool(result["later_quantizer"]),
+            f"the script names {result['later_quantizer']} of torch's quantization: what fake quantizers compute and "
+            "keep once it trains with them is not counted",
+        ),
     ]
-    return [text for applies, text in found if applies]
 
 
 def _notes_of_what_is_kept(result: Mapping[str, Any]) -> list[tuple[bool, str]]:

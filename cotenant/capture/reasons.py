@@ -219,6 +219,10 @@ _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]]
             "the network takes sparse tensors, for which ONNX has no operators",
             remedy=f"hand in dense ones where it is captured, or {MEASURED}",
         ),
+        "quantized": lambda result: NotCapturedError(
+            "the network trains for quantization (torch.ao), whose fake quantizers decide by values: no graph has any",
+            remedy=f"capture it without prepare_qat (with it steps are longer and need more memory), or {MEASURED}",
+        ),
         "no_tensor": lambda result: NotCapturedError("the network takes no tensor, so no batch can be seen"),
         "step_limit": lambda result: NotCapturedError(
             "the CPU time of a capture ended before a whole step of the script",

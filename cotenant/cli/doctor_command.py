@@ -16,6 +16,7 @@ import click
 
 from cotenant import __version__, quantities
 from cotenant.access.certificates import ends_within
+from cotenant.calibration_files import UNREADABLE_REMEDY, unreadable_calibrations
 from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.findings import Finding
 from cotenant.cli.formats import emit_data
@@ -27,6 +28,7 @@ from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import CotenantError
 from cotenant.extras import EXTRAS, NEEDED_AT_START, NEEDED_LATER, TORCH, missing_modules
 from cotenant.programs import run_captured
+from cotenant.system_clock import now_ms
 from cotenant.tls_probe import certificate_end_s, find_tls_mismatch
 
 OLDEST_PYTHON = (3, 11)
@@ -147,6 +149,12 @@ def check_disk(session: Session) -> Iterator[Finding]:
         yield Finding(check="state dir", state="ok", found=found)
 
 
+def check_calibrations(session: Session) -> Iterator[Finding]:
+    """Looks for measurements of this machine's devices that cannot be read: they count for nothing."""
+    for error in unreadable_calibrations(state_folder(session.settings), now_ms()):
+        yield Finding(check="calibration", state="warning", found=error.message, remedy=UNREADABLE_REMEDY)
+
+
 def check_services(session: Session) -> Iterator[Finding]:
     """Asks the configured services for their health; distinguishes a free port from one in use."""
     settings = session.settings
@@ -221,6 +229,7 @@ CHECKS: tuple[Callable[[Session], Iterator[Finding]], ...] = (
     check_programs,
     check_devices,
     check_disk,
+    check_calibrations,
     check_services,
     check_certificates,
     check_nodes,

@@ -26,10 +26,15 @@ def steps_done_text(job: scheduling_pb2.Job) -> str:
 
 
 def steps_text(job: scheduling_pb2.Job) -> str:
-    """Returns how many optimizer steps a job has, for a column: stated, foreseen (~) or not known (?)."""
+    """Returns how many optimizer steps a job has, for a column: stated, as its script says, foreseen (~) or ?."""
     if job.training_end.steps_total:
         return f"~{job.training_end.steps_total}"
-    return str(job.spec.steps_total or "?")
+    return str(known_steps(job) or "?")
+
+
+def known_steps(job: scheduling_pb2.Job) -> int:
+    """Returns how many optimizer steps a job has, as its owner stated or else its script says; 0 = not known."""
+    return job.spec.steps_total or job.script_steps_total
 
 
 def training_end_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from cotenant import quantities, system_clock
-from cotenant.cli.forecast_views import step_time_lines, steps_done_text, steps_text, training_end_lines
+from cotenant.cli.forecast_views import known_steps, step_time_lines, steps_done_text, steps_text, training_end_lines
 from cotenant.cli.queue_views import priority_name, queue_lines, queue_notes
 from cotenant.cli.tables import Column, Row
 from cotenant.counted_nouns import agreed
@@ -227,7 +227,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("servers", _servers_text(job)),
         (
             "steps",
-            f"{steps_done_text(job)} of {job.spec.steps_total or 'an unknown number'}"
+            f"{steps_done_text(job)} of {known_steps(job) or 'an unknown number'}"
             + (f", loss {job.loss:.4g}" if job.loss else ""),
         ),
         *training_end_lines(job),

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cotenant.cli.exit_codes import ExitCode
+from cotenant.cli.forecast_views import known_steps
 from cotenant.cli.formats import emit_message
 from cotenant.cli.job_views import ENDED, coded_reason, phase_name
 from cotenant.cli.log_commands import outcome_code
@@ -43,7 +44,7 @@ def _follow(client: SchedulerClient, job_id: str) -> scheduling_pb2.Job:
             if job is None:
                 continue
             described = f"{job.spec.name or job_id} {phase_name(job)}"
-            total = job.spec.steps_total or None
+            total = known_steps(job) or None
             progress.update(bar, description=described, completed=job.steps_done, total=total)
             if job.phase in ENDED:
                 return job

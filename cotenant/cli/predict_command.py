@@ -24,6 +24,7 @@ from cotenant.cli.predict_questions import (
     is_unconfigured,
     name_at_hand,
     setting_flags,
+    tell_passed_over,
     together_questions,
 )
 from cotenant.cli.predict_several import predict_each, predict_together
@@ -39,8 +40,7 @@ from cotenant.cli.setting_options import flags_of_settings, with_setting_options
 from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, ProgramError
-from cotenant.device_calibration_message import calibration_message
-from cotenant.prediction_questions import OFFLINE_TIMEOUT_S, naming_graph
+from cotenant.prediction_questions import OFFLINE_TIMEOUT_S, add_calibration, naming_graph
 from cotenant.prediction_verdict import may_run
 from cotenant.programs import run_captured
 from cotenant.v1 import prediction_pb2, resources_pb2
@@ -104,6 +104,7 @@ def predict(session: Session, /, *, files: tuple[Path, ...], yes: bool, **flags:
     """
     names = _asked_device(session, flags["device"]).split(",")
     devices = [name_at_hand(session, each.strip(), flags) for each in names]
+    tell_passed_over(session, flags)
     batch_sizes = flags["batch_sizes"] or [None]
 
     def check(jobs: int, *, is_captured: bool) -> None:
@@ -159,8 +160,7 @@ def _predict_one(
         answer = _predict_offline(job.graph, request, calibrated[0] if calibrated else None)
     else:
         request.onnx_graph = load_graph(job.graph)
-        if calibrated is not None:
-            request.calibration.CopyFrom(calibration_message(calibrated[1]))
+        add_calibration(request, calibrated[1] if calibrated else None)
         with naming_graph(job.graph):
             answer = session.predictor().predict_job(request)
     _show_prediction(session, answer, request)

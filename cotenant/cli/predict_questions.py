@@ -9,7 +9,12 @@ from typing import Any
 
 import click
 
-from cotenant.calibration_files import device_at_hand, newest_calibration
+from cotenant.calibration_files import (
+    UNREADABLE_REMEDY,
+    device_at_hand,
+    newest_calibration,
+    unreadable_calibrations,
+)
 from cotenant.cli.graph_input import AskedJob, with_batch
 from cotenant.cli.session import Session, tell
 from cotenant.cli.setting_options import SETTING_NAMES
@@ -17,10 +22,9 @@ from cotenant.cli.settings import state_folder
 from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import InputError
 from cotenant.device_calibration import DeviceCalibration, read_calibration_file
-from cotenant.device_calibration_message import calibration_message
 from cotenant.device_sharing import DeviceSharing
 from cotenant.option_types import Kind
-from cotenant.prediction_questions import Questions, hash_of
+from cotenant.prediction_questions import Question, Questions, add_calibration, hash_of
 from cotenant.quantities import parse_bytes
 from cotenant.system_clock import now_ms
 from cotenant.v1 import prediction_pb2, resources_pb2
@@ -28,9 +32,6 @@ from cotenant.v1 import prediction_pb2, resources_pb2
 # A default address is only a guess: without a configured one, offline prediction starts soon.
 GUESS_TIMEOUT_S = 0.5
 CELLS_MAX = 100
-_Question = (
-    prediction_pb2.PredictJobRequest | prediction_pb2.PredictPairsRequest | prediction_pb2.PredictMemoryRiskRequest
-)
 WAYS = {way.label.replace("_", "-"): way for way in DeviceSharing if way}
 """How jobs may share a device, by what is typed."""
 _SETTING_FLAGS = ("optimizer", "precision", "mode", *SETTING_NAMES)
@@ -146,7 +147,7 @@ def together_questions(
         prediction_pb2.PredictJobRequest(graph_sha256=each.graph_sha256, settings=each.settings, **place)
         for each in references
     ]
-    asked: list[_Question] = [pairs, risk, *singles]
+    asked: list[Question] = [pairs, risk, *singles]
     for request in asked:
         _calibrate(session, request, flags)
     return Questions(graphs=list(dict.fromkeys(job.graph for job in jobs)), jobs=singles, pairs=pairs, risk=risk)
@@ -161,10 +162,20 @@ def device_memory_bytes(flags: Mapping[str, Any]) -> int:
     return 0 if flags["device_memory"] is None else parse_bytes(flags["device_memory"])
 
 
-def _calibrate(session: Session, request: _Question, flags: Mapping[str, Any]) -> None:
+def _calibrate(session: Session, request: Question, flags: Mapping[str, Any]) -> None:
     found = find_calibration(session, flags["calibration_file"], request.device)
-    if found is not None:
-        request.calibration.CopyFrom(calibration_message(found[1]))
+    add_calibration(request, found[1] if found else None)
+
+
+def tell_passed_over(session: Session, flags: Mapping[str, Any]) -> None:
+    """Says of the first calibration of this machine that cannot be read that it counts for nothing."""
+    if flags["calibration_file"] is not None:
+        return
+    errors = unreadable_calibrations(state_folder(session.settings), now_ms())
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        tell(f"note: a calibration is passed over: {errors[0].message}{more}", style="yellow")
+        tell(f"  remedy: {UNREADABLE_REMEDY}", style="yellow")
 
 
 def find_calibration(session: Session, file: Path | None, device: str) -> tuple[Path, DeviceCalibration] | None:

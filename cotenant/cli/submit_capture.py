@@ -146,7 +146,7 @@ def with_captured(content: Mapping[str, Any], job: CapturedJob) -> dict[str, Any
     said = content.get("settings") or {}
     settings = {**job.settings(), **said} if isinstance(said, dict) else said
     keys = job.progress_keys()
-    if _difference(content, job.batch_size):
+    if _difference(content, job.batch_size, job.processes):
         keys.pop("steps", None)
     return {**keys, **content, "settings": settings}
 
@@ -162,8 +162,8 @@ def without_foreign_steps(
         job: Both together.
         job_file: May be a captured one.
     """
-    steps, batch_size = read_planned_steps(job_file)
-    difference = _difference(job, batch_size)
+    steps, batch_size, processes = read_planned_steps(job_file)
+    difference = _difference(job, batch_size, processes)
     if job.get("ranks", 1) != 1:
         difference = f"{job['ranks']} ranks"
     if job.get("command") != known.get("command"):
@@ -178,13 +178,13 @@ def without_foreign_steps(
     return {name: value for name, value in job.items() if name != "steps"}
 
 
-def _difference(content: Mapping[str, Any], batch_size: int) -> str:
-    """Says what lets the data of a captured job take more or fewer steps; empty = nothing."""
+def _difference(content: Mapping[str, Any], batch_size: int, processes: int) -> str:
+    """Says what lets the data of a job take more or fewer steps than was captured; empty = nothing."""
     settings = content.get("settings")
     batch = settings.get("batch_size", batch_size) if isinstance(settings, dict) else batch_size
     if batch != batch_size:
         return f"batch {batch}"
-    if (gpus := str(content.get("gpus", 1))) != "1":
+    if (gpus := str(content.get("gpus", 1))) not in ("1", str(processes)):
         return f"{gpus} GPUs"
     return "several numbers of GPUs" if content.get("allowed_gpus") else ""
 

@@ -535,6 +535,7 @@ class AttemptObservation(_message.Message):
     ALLOCATED_BYTES_FIELD_NUMBER: _builtins.int
     RANK_STEP_TIMES_FIELD_NUMBER: _builtins.int
     ARE_RANKS_DONE_FIELD_NUMBER: _builtins.int
+    STEPS_TOTAL_FIELD_NUMBER: _builtins.int
     steps_done: _builtins.int
     epoch: _builtins.int
     loss: _builtins.float
@@ -555,6 +556,8 @@ class AttemptObservation(_message.Message):
     """The most that it had allocated since the last heartbeat."""
     are_ranks_done: _builtins.bool
     """Of a part of a gang across nodes with parameter servers: all its ranks have ended with 0, and its servers wait to be told to end."""
+    steps_total: _builtins.int
+    """Optimizer steps of the whole job, as its script says them; 0 = it says none."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     @_builtins.property
@@ -589,10 +592,11 @@ class AttemptObservation(_message.Message):
         allocated_bytes: _builtins.int | None = ...,
         rank_step_times: _abc.Iterable[Global___RankStepTime] | None = ...,
         are_ranks_done: _builtins.bool = ...,
+        steps_total: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_memory_states", b"_memory_states", "_utilization_ratio", b"_utilization_ratio", "allocated_bytes", b"allocated_bytes", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_states", b"memory_states", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_memory_states", b"_memory_states", "_utilization_ratio", b"_utilization_ratio", "allocated_bytes", b"allocated_bytes", "are_ranks_done", b"are_ranks_done", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_states", b"memory_states", "paused_ms", b"paused_ms", "quality_flags", b"quality_flags", "rank_step_times", b"rank_step_times", "state", b"state", "steps_done", b"steps_done", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes", "_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_memory_states", b"_memory_states", "_utilization_ratio", b"_utilization_ratio", "allocated_bytes", b"allocated_bytes", "are_ranks_done", b"are_ranks_done", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_states", b"memory_states", "paused_ms", b"paused_ms", "quality_flags", b"quality_flags", "rank_step_times", b"rank_step_times", "state", b"state", "steps_done", b"steps_done", "steps_total", b"steps_total", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocated_bytes: _TypeAlias = _typing.Literal["allocated_bytes"]  # noqa: Y015
     _WhichOneofArgType__allocated_bytes: _TypeAlias = _typing.Literal["_allocated_bytes", b"_allocated_bytes"]  # noqa: Y015

@@ -580,6 +580,7 @@ class Job(_message.Message):
     STRAGGLERS_REPLACED_FIELD_NUMBER: _builtins.int
     UNSAVED_STEPS_FIELD_NUMBER: _builtins.int
     UNSAVED_MS_FIELD_NUMBER: _builtins.int
+    SCRIPT_STEPS_TOTAL_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     phase: Global___JobPhase.ValueType
     submitted_at_ms: _builtins.int
@@ -631,6 +632,8 @@ class Job(_message.Message):
     trains no more.
     """
     unsaved_ms: _builtins.int
+    script_steps_total: _builtins.int
+    """Optimizer steps of the whole job as its script says them, where the spec states none; 0 = it says none either."""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -702,10 +705,11 @@ class Job(_message.Message):
         stragglers_replaced: _builtins.int = ...,
         unsaved_steps: _builtins.int = ...,
         unsaved_ms: _builtins.int = ...,
+        script_steps_total: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_training_end", b"_training_end", "deadline_missed_by_ms", b"deadline_missed_by_ms", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "pause", b"pause", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec", "training_end", b"training_end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_training_end", b"_training_end", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "deadline_missed_by_ms", b"deadline_missed_by_ms", "exit_class", b"exit_class", "exit_code", b"exit_code", "exit_detail", b"exit_detail", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "node_ids", b"node_ids", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "ran_ms", b"ran_ms", "reason", b"reason", "restarts", b"restarts", "servers", b"servers", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "stalled_since_ms", b"stalled_since_ms", "step_ms", b"step_ms", "steps_done", b"steps_done", "stragglers_replaced", b"stragglers_replaced", "submitted_at_ms", b"submitted_at_ms", "training_end", b"training_end", "unsaved_ms", b"unsaved_ms", "unsaved_steps", b"unsaved_steps", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_memory_autopsy", b"_memory_autopsy", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_training_end", b"_training_end", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "deadline_missed_by_ms", b"deadline_missed_by_ms", "exit_class", b"exit_class", "exit_code", b"exit_code", "exit_detail", b"exit_detail", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_autopsy", b"memory_autopsy", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "node_ids", b"node_ids", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "ran_ms", b"ran_ms", "reason", b"reason", "restarts", b"restarts", "script_steps_total", b"script_steps_total", "servers", b"servers", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "stalled_since_ms", b"stalled_since_ms", "step_ms", b"step_ms", "steps_done", b"steps_done", "stragglers_replaced", b"stragglers_replaced", "submitted_at_ms", b"submitted_at_ms", "training_end", b"training_end", "unsaved_ms", b"unsaved_ms", "unsaved_steps", b"unsaved_steps", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["deadline_missed_by_ms"]  # noqa: Y015
     _WhichOneofArgType__deadline_missed_by_ms: _TypeAlias = _typing.Literal["_deadline_missed_by_ms", b"_deadline_missed_by_ms"]  # noqa: Y015

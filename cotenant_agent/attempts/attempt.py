@@ -185,6 +185,12 @@ class Attempt:
         """A server of MPS stands between it and its device."""
         return bool(self.environment.get("CUDA_VISIBLE_DEVICES")) and uses_mps(self.environment)
 
+    @property
+    def interpreter(self) -> str:
+        """The program that it runs, by its path; empty where it runs as another user than this agent."""
+        argv = self.spec.get("argv")
+        return str(argv[0]) if self.owner is None and isinstance(argv, list) and argv else ""
+
     def processes(self) -> tuple[ProcessIdentity | None, ProcessIdentity | None]:
         """(shim, leader) as recorded when the job started."""
         if self._shim is None:
@@ -302,6 +308,7 @@ class Attempt:
             memory_states=memory_states,
             allocated_bytes=allocated_bytes,
             are_ranks_done=self.directory.ranks_done.exists(),
+            steps_total=self.track.steps_total,
         )
 
     def conclude(self, *, peak_bytes: int, available_bytes: int, co_located: str) -> AttemptEnd:

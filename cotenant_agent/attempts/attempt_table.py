@@ -275,6 +275,7 @@ class AttemptTable:
                     gpu_ids=attempt.gpu_ids,
                     pids=attempt.members(self._processes),
                     rank_pids=attempt.rank_members(self._processes),
+                    interpreter=attempt.interpreter,
                 )
         return found
 
@@ -364,7 +365,7 @@ class AttemptTable:
         capacities = [gpu.memory_bytes for gpu in self._inventory.describe() if gpu.gpu_id in attempt.gpu_ids]
         used_by_co_located = sum(item.usage.memory_bytes or 0 for item in co_located)
         end = attempt.conclude(
-            peak_bytes=self._inventory.peak_bytes(attempt.max_resident_bytes()),
+            peak_bytes=self._inventory.peak_bytes(attempt.max_resident_bytes(), attempt.interpreter),
             available_bytes=max(0, min(capacities, default=0) - used_by_co_located),
             co_located=", ".join(sorted(item.key.job_id for item in co_located)) or "none",
         )

@@ -79,6 +79,7 @@ class Calibrations:
         self._kinds = _kinds_of(inventory)
         self._known: dict[tuple[str, str], DeviceCalibration] = {}
         self._reasons: dict[tuple[str, str], str] = {}
+        self._unreadable: dict[tuple[str, str], str] = {}
         for kind in self._kinds:
             self._read_kept(kind)
 
@@ -89,7 +90,9 @@ class Calibrations:
     def reason(self, gpu: GpuDescription) -> str:
         """Why a device is not calibrated; empty when it is."""
         key = (gpu.device, gpu.driver)
-        return "" if key in self._known else self._reasons.get(key, NOT_YET if self._enabled else SWITCHED_OFF)
+        if key in self._known:
+            return ""
+        return self._reasons.get(key, NOT_YET if self._enabled else SWITCHED_OFF) + self._unreadable.get(key, "")
 
     async def run(self, on_change: Callable[[], None]) -> None:
         """Measure what is missing, one device type after the other, while the node is free.
@@ -121,6 +124,8 @@ class Calibrations:
             kept = read_calibration_file(path, wall_ms())
         except CalibrationError as error:
             _log.warning("calibration_unreadable", extra={"reason": error.message})
+            cause = error.message.replace(str(path), path.name)[:_REASON_CHARACTERS_MAX]
+            self._unreadable[kind.device, kind.driver] = f"; what was kept cannot be read ({cause})"
             return
         if not kept.is_stale(device=kind.device, driver=kind.driver, framework=framework()):
             self._known[kind.device, kind.driver] = kept

@@ -35,8 +35,13 @@ class GpuInventory(Protocol):
     def observe(self, jobs: Mapping[AttemptKey, JobProcesses]) -> InventoryReading:
         """Read every device once, and what each attempt used since the previous call."""
 
-    def peak_bytes(self, max_resident_bytes: int) -> int:
-        """Peak device memory that the kernel's record of an ended process implies; 0 = it implies nothing."""
+    def peak_bytes(self, max_resident_bytes: int, interpreter: str = "") -> int:
+        """Peak device memory that the kernel's record of an ended process implies; 0 = it implies nothing.
+
+        Args:
+            max_resident_bytes: The most that it held.
+            interpreter: As in `JobProcesses`.
+        """
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -83,9 +88,10 @@ class SeveralInventories:
             jobs={key: usage for reading in readings for key, usage in reading.jobs.items()},
         )
 
-    def peak_bytes(self, max_resident_bytes: int) -> int:
+    def peak_bytes(self, max_resident_bytes: int, interpreter: str = "") -> int:
         """See `GpuInventory.peak_bytes`; certain only when there is one kind of device."""
-        return self._inventories[0].peak_bytes(max_resident_bytes) if len(self._inventories) == 1 else 0
+        alone = self._inventories[0] if len(self._inventories) == 1 else None
+        return alone.peak_bytes(max_resident_bytes, interpreter) if alone is not None else 0
 
     def close(self) -> None:
         """See `GpuInventory.close`."""

@@ -6,17 +6,23 @@ its CUDA libraries: 502 MiB, and 625 at its end). The kernel's record of an ende
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from cotenant_agent.errors import DeviceError
 from cotenant_agent.storage.durable_files import read_integer, read_json, read_text, write_json
 
 _TIMEOUT_S: Final = 120
 _SAID_CHARACTERS_MAX: Final = 300
+_NO_FRAMEWORK: Final = "none"
+OnStart: TypeAlias = Callable[["subprocess.Popen[str]"], None]
 _MEASURE: Final = """
 import importlib.util, os, sys
 child = os.fork()
@@ -56,39 +62,74 @@ NO_BASELINE: Final = ImportBaseline(resident_bytes=0, ended_bytes=0)
 """Where whole processes are counted."""
 
 
-def measure_baseline(state_directory: Path, executable: str = sys.executable) -> ImportBaseline:
+def has_framework(executable: str, on_start: OnStart) -> bool:
+    """Return whether an interpreter has the framework installed; `on_start` as in `measure_baseline`.
+
+    Raises:
+        DeviceError: The interpreter does not run.
+    """
+    return _run(executable, _VERSION, on_start).strip() != _NO_FRAMEWORK
+
+
+def measure_baseline(
+    state_directory: Path,
+    executable: str = sys.executable,
+    *,
+    kept_name: str = "standin_baseline.json",
+    on_start: OnStart = lambda _: None,
+) -> ImportBaseline:
     """Measure an interpreter that imports the framework and ends; once per interpreter and version.
 
     Args:
         state_directory: Where the figures are kept.
         executable: The interpreter that jobs run.
+        kept_name: Of the file that keeps the figures.
+        on_start: Is told of each process that was begun; it leads a process group.
 
     Raises:
         DeviceError: The interpreter does not run.
     """
-    kept = state_directory / "standin_baseline.json"
-    version = _run(executable, _VERSION).strip()
+    kept = state_directory / kept_name
+    version = _run(executable, _VERSION, on_start).strip()
     record = read_json(kept)
     resident_bytes, ended_bytes = (read_integer(record, name) for name in ("baseline_bytes", "ended_bytes"))
     is_known = read_text(record, "executable") == executable and read_text(record, "torch") == version
     if not is_known or ended_bytes == 0:  # written before the end was measured
-        resident_bytes, peak_bytes = map(int, _run(executable, _MEASURE).split())
+        resident_bytes, peak_bytes = map(int, _run(executable, _MEASURE, on_start).split())
         ended_bytes = max(resident_bytes, peak_bytes)
         figures = {"baseline_bytes": resident_bytes, "ended_bytes": ended_bytes}
         write_json(kept, {"executable": executable, "torch": version, **figures})
     return ImportBaseline(resident_bytes=resident_bytes, ended_bytes=ended_bytes)
 
 
-def _run(executable: str, program: str) -> str:
+def _run(executable: str, program: str, on_start: OnStart) -> str:
     try:
-        return subprocess.run(
-            [executable, "-c", program], check=True, capture_output=True, text=True, timeout=_TIMEOUT_S
-        ).stdout
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.strip().rpartition("\n")[2][:_SAID_CHARACTERS_MAX] or f"exit status {error.returncode}"
+        with subprocess.Popen(
+            [executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            output, errors = _outputs_of(process, on_start)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DeviceError(f"cannot measure the import baseline with {executable}: {error}") from error
+    if process.returncode:
+        said = errors.strip().rpartition("\n")[2][:_SAID_CHARACTERS_MAX] or f"exit status {process.returncode}"
         raise DeviceError(
             f"cannot measure the import baseline with {executable}: {said}; see that `import torch` works there, or "
             "that there is none"
-        ) from error
-    except (OSError, subprocess.SubprocessError) as error:
-        raise DeviceError(f"cannot measure the import baseline with {executable}: {error}") from error
+        )
+    return output
+
+
+def _outputs_of(process: subprocess.Popen[str], on_start: OnStart) -> tuple[str, str]:
+    try:
+        on_start(process)
+        return process.communicate(timeout=_TIMEOUT_S)
+    except BaseException:
+        # What it has forked holds the same pipes: nothing of its group is left behind.
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import pynvml
 
 from cotenant.device_facts import DeviceFacts
+from cotenant.device_sharing import is_mps_server
 from cotenant_agent.errors import DeviceError, DriverMissingError
 from cotenant_agent.records import (
     AttemptKey,
@@ -117,18 +118,24 @@ class NvmlInventory:
             handle = self._handle(device)
             _read_process_utilization(device, handle)
             own = {pid for job in jobs.values() if device.gpu_id in job.gpu_ids for pid in job.pids}
-            gpus.append(replace(_read_device(device, handle), foreign_ratio=_foreign_ratio(device, own)))
-            memory[device.gpu_id] = None if handle is None else _memory_by_process(handle)
+            listed = None if handle is None else _memory_by_process(handle)
+            gpus.append(replace(_read_device(device, handle), foreign_ratio=_foreign_ratio(device, own, listed)))
+            memory[device.gpu_id] = listed
         usages = {key: self._usage(job, memory) for key, job in jobs.items()}
         return InventoryReading(gpus=tuple(gpus), jobs=usages)
 
     def users(self) -> Mapping[str, frozenset[int]]:
-        """The processes that compute on each GPU, also those of others; none where the driver does not list them."""
+        """The processes that compute on each GPU, also those of others; none where the driver does not list them.
+
+        A server of MPS is no job of anybody's, and left out.
+        """
         handles = {device.gpu_id: self._handle(device) for device in self._devices}
         listed = {gpu_id: _memory_by_process(handle) if handle else None for gpu_id, handle in handles.items()}
-        return {gpu_id: frozenset(pids or ()) for gpu_id, pids in listed.items()}
+        return {
+            gpu_id: frozenset(pid for pid in pids or () if not is_mps_server(pid)) for gpu_id, pids in listed.items()
+        }
 
-    def peak_bytes(self, max_resident_bytes: int) -> int:
+    def peak_bytes(self, max_resident_bytes: int, interpreter: str = "") -> int:
         """See `GpuInventory.peak_bytes`; host memory is no measure of a GPU's."""
         return 0
 
@@ -316,9 +323,15 @@ def _utilization_of(device: _Device, pids: Sequence[int]) -> float | None:
     return None if known is None else min(1.0, sum(known.get(pid, 0.0) for pid in pids))
 
 
-def _foreign_ratio(device: _Device, own: Collection[int]) -> float | None:
+def _foreign_ratio(device: _Device, own: Collection[int], listed: Collection[int] | None) -> float | None:
+    """Share of those that are not ours; what a server of MPS does is ours where nobody else is there to be served."""
     known = device.newest_processes
-    return None if known is None else min(1.0, sum(ratio for pid, ratio in known.items() if pid not in own))
+    if known is None:
+        return None
+    foreign = [pid for pid in known if pid not in own]
+    if listed is not None and all(pid in own or is_mps_server(pid) for pid in {*listed, *foreign}):
+        return 0.0
+    return min(1.0, sum(known[pid] for pid in foreign))
 
 
 def _ask(question: Callable[[], Value]) -> Value | None:

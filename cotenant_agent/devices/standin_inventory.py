@@ -14,14 +14,14 @@ absent.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.idle_cores import read_idle_times_ns
 from cotenant_agent.devices.import_baseline import ImportBaseline
 from cotenant_agent.errors import DeviceError
-from cotenant_agent.processes import Processes, ProcessUsage, pinned_processes
+from cotenant_agent.processes import Processes, pinned_processes
 from cotenant_agent.records import (
     AttemptKey,
     DeviceBinding,
@@ -48,14 +48,30 @@ class _Look:
 
 
 class StandinInventory:
-    """One stand-in device per core."""
+    """One stand-in device per core.
+
+    Args:
+        node_id: Names the devices.
+        cores: That play them.
+        memory_bytes: Of each.
+        baseline: Of the agent's own interpreter.
+        processes: Of this machine.
+        baseline_of: Of another one, by its path; None = as the agent's own.
+    """
 
     def __init__(
-        self, *, node_id: str, cores: Sequence[int], memory_bytes: int, baseline: ImportBaseline, processes: Processes
+        self,
+        *,
+        node_id: str,
+        cores: Sequence[int],
+        memory_bytes: int,
+        baseline: ImportBaseline,
+        processes: Processes,
+        baseline_of: Callable[[str], ImportBaseline | None] = lambda _: None,
     ) -> None:
         self._core_of = {f"standin-{node_id}-{index}": core for index, core in enumerate(cores)}
         self._memory_bytes = memory_bytes
-        self._baseline = baseline
+        self._own_baseline, self._other_baseline = baseline, baseline_of
         self._processes = processes
         self._looks: dict[AttemptKey, _Look] = {}
         self._idle_marks: dict[int, tuple[int, int]] = {}
@@ -117,18 +133,22 @@ class StandinInventory:
         """The processes that may run on a device's core and on no other, by device: also those of others."""
         return pinned_processes(self._core_of, own_pid=os.getpid())
 
-    def peak_bytes(self, max_resident_bytes: int) -> int:
+    def peak_bytes(self, max_resident_bytes: int, interpreter: str = "") -> int:
         """See `GpuInventory.peak_bytes`; a process that ends may hold more than it ever did to work."""
-        return _beyond(self._baseline.ended_bytes, max_resident_bytes)
+        return _beyond(self._baseline_of(interpreter).ended_bytes, max_resident_bytes)
 
     def close(self) -> None:
         """See `GpuInventory.close`; there is no driver."""
 
+    def _baseline_of(self, interpreter: str) -> ImportBaseline:
+        return self._other_baseline(interpreter) or self._own_baseline
+
     def _observe_job(self, key: AttemptKey, job: JobProcesses) -> JobUsage:
-        usage = self._usage(job.pids)
+        common_bytes = self._baseline_of(job.interpreter).resident_bytes
+        usage = self._processes.usage(job.pids, common_bytes=common_bytes)
+        of_ranks = [self._processes.usage(pids, common_bytes=common_bytes) for pids in self._rank_pids(job)]
         # Each rank of a gang has a device of its own, every other job all of its processes on all of its devices.
-        sizes = [self._usage(pids).resident_bytes for pids in self._rank_pids(job)] or [usage.resident_bytes]
-        now = _Look(usage.cpu_s, max(sizes), steady_ns())
+        now = _Look(usage.cpu_s, max(each.resident_bytes for each in of_ranks or [usage]), steady_ns())
         before = self._looks.get(key, now)
         self._looks[key] = now
         ratio = None
@@ -136,10 +156,7 @@ class StandinInventory:
             available_s = (now.at_ns - before.at_ns) / 1e9 * max(1, len(job.gpu_ids))
             ratio = min(1.0, max(0.0, now.cpu_s - before.cpu_s) / available_s)
         resident_bytes = min(before.resident_bytes, now.resident_bytes)
-        return JobUsage(memory_bytes=_beyond(self._baseline.resident_bytes, resident_bytes), utilization_ratio=ratio)
-
-    def _usage(self, pids: Sequence[int]) -> ProcessUsage:
-        return self._processes.usage(pids, common_bytes=self._baseline.resident_bytes)
+        return JobUsage(memory_bytes=_beyond(common_bytes, resident_bytes), utilization_ratio=ratio)
 
     def _rank_pids(self, job: JobProcesses) -> Sequence[Sequence[int]]:
         """Returns the processes of each rank that has a device to itself, whoever has started them."""

@@ -34,6 +34,7 @@ class ProgressReport:
 
     Attributes:
         allocated_bytes: Device memory that it has allocated; such a statement says nothing else. None = it is no such.
+        total: Optimizer steps of the whole job; 0 = it does not say.
     """
 
     step: int
@@ -42,6 +43,7 @@ class ProgressReport:
     loss: float | None = None
     failure: str = ""
     allocated_bytes: int | None = None
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,7 @@ class ProgressTrack:
 
     def __init__(self, steps_done: int = 0) -> None:
         self.steps_done = steps_done
+        self.steps_total = 0
         self.epoch = 0
         self.loss: float | None = None
         self.failure = ""
@@ -90,6 +93,7 @@ class ProgressTrack:
             # Numbers that do not count yet (a bar may have begun again) tell nothing of when its steps were done.
             self._newest = report
         self.steps_done = max(self.steps_done, min(report.step, steps_max))
+        self.steps_total = report.total or self.steps_total
         self.epoch = report.epoch
         self.loss = report.loss if report.loss is not None else self.loss
 
@@ -169,11 +173,17 @@ def parse_report(content: bytes) -> ProgressReport | None:
     if "allocated" in fields:
         return _memory_sample(fields["allocated"], fields.get("at_ns"))
     step, epoch, at_ns = (fields.get(name, 0) for name in ("step", "epoch", "at_ns"))
-    loss, failure = fields.get("loss"), fields.get("failure", "")
+    loss, failure, total = fields.get("loss"), fields.get("failure", ""), fields.get("total", 0)
     if not all(is_counter(value) for value in (step, epoch)) or type(at_ns) is not int or at_ns < 0:
         return None
     return ProgressReport(
-        step=step, epoch=epoch, at_ns=at_ns, loss=_finite(loss), failure="gpu_oom" if failure == "gpu_oom" else ""
+        step=step,
+        epoch=epoch,
+        at_ns=at_ns,
+        loss=_finite(loss),
+        failure="gpu_oom" if failure == "gpu_oom" else "",
+        # One that cannot be is none: the step counts all the same.
+        total=total if isinstance(total, int) and is_counter(total) and total >= step else 0,
     )
 
 

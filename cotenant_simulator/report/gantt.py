@@ -48,7 +48,7 @@ def gantt(spans: Sequence[AttemptInterval], gpu_ids: Sequence[str], *, from_ms: 
     parts.append(f'<text x="{WIDTH / 2:.0f}" y="{height - 4}" text-anchor="middle">time (h)</text>')
     left_out = _left_out(len(wanted) - len(bars), len(gpu_ids) - len(shown))
     svg = f'<svg viewBox="0 -6 {WIDTH} {height + 6}" role="img" aria-label="GPUs over time">{"".join(parts)}</svg>'
-    return svg + left_out
+    return f'<div class="gantt" tabindex="0">{svg}</div>{left_out}'
 
 
 def _halves(lane: Sequence[AttemptInterval]) -> Iterator[tuple[AttemptInterval, int | None]]:

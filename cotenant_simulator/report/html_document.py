@@ -13,9 +13,10 @@ _STYLE = (
 svg{font:11px system-ui,sans-serif;fill:#333}.grid{stroke:#e4e4e4}table{width:100%}
 .legend{margin:0}.key{margin-right:14px;white-space:nowrap}
 .key i{display:inline-block;width:14px;height:4px;margin-right:5px;vertical-align:middle}
-@media(max-width:600px){svg:not([aria-label='GPUs over time']){font-size:20px}}
+@media(max-width:600px){svg{font-size:20px}.gantt{overflow-x:auto}.gantt svg{width:760px;font-size:11px}}
 """
 )
+"""On a phone charts have larger letters; the rows of GPUs leave no room for such, and are moved from side to side."""
 _COLUMNS_OF_A_PHONE = 4
 
 

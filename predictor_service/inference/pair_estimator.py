@@ -90,9 +90,8 @@ def estimate_pairs(
     )
     demand = np.clip([each.demand_ratio for each in alone], 0.0, 1.0)
     correct = _correction(model, question, np.outer(demand, demand))
-    corrected = _correct(answer, question, correct, measured or {})
     wait_ratio = np.array([each.wait_ratio for each in alone])
-    return widen_by_wander(corrected, wait_ratio, question.calibration, question.confidence)
+    return _correct(answer, question, correct, measured or {}, wait_ratio)
 
 
 def _teaches(model: ServedTarget, question: PairsQuestion) -> bool:
@@ -207,41 +206,52 @@ def _deviations(confidence: float) -> float:
 
 
 def _correct(
-    answer: PairsAnswer, question: PairsQuestion, correct: Correct, measured: Mapping[Pair, Observation]
+    answer: PairsAnswer,
+    question: PairsQuestion,
+    correct: Correct,
+    measured: Mapping[Pair, Observation],
+    wait_ratio: FloatArray,
 ) -> PairsAnswer:
     """Corrects an answer by what was measured; what is doubtful of it moves values and makes no interval narrower.
 
-    A pair that was predicted surely and measured with doubt only, above its interval, is sure no more: it is answered
-    as a measured one out of domain, which is tried before it is relied on.
+    A pair that was predicted surely and measured with doubt only, above the interval that the answer would state
+    without that, is sure no more: it is answered as a measured one out of domain, which is tried before it is relied
+    on. The scheduler's `PairStore.pair` goes by the same rule until the predictor was told.
     """
     known = {**_stated(question, is_doubtful=True), **measured, **_stated(question, is_doubtful=False)}
     corrected = _copied(answer) if any(seen.is_doubtful for seen in known.values()) else None
     sound = {pair: seen for pair, each in known.items() if (seen := each.without_doubts) is not None}
     certain = _told_of(answer, question, correct, sound)
+    stated = widen_by_wander(certain, wait_ratio, question.calibration, question.confidence)
     if corrected is None:
-        return certain
+        return stated
     corrected = _told_of(corrected, question, correct, known)
-    is_contradicted = _contradicted(certain, question, {pair: known[pair] for pair in known.keys() - sound.keys()})
+    is_contradicted = _contradicted(stated, question, {pair: known[pair] for pair in known.keys() - sound.keys()})
     certain.level[is_contradicted], certain.in_domain[is_contradicted] = Level.OBSERVED, False
-    return dataclasses.replace(
-        certain,
-        slowdown_ratio=corrected.slowdown_ratio,
-        lower=np.minimum(certain.lower, corrected.lower),
-        upper=np.maximum(certain.upper, corrected.upper),
-        times_measured=corrected.times_measured,
+    certain = _united(certain, corrected)
+    moved = dataclasses.replace(
+        certain, slowdown_ratio=corrected.slowdown_ratio, times_measured=corrected.times_measured
     )
+    # Around another value, or of a pair that now counts as measured, the widened range may not hold the stated one.
+    return _united(widen_by_wander(moved, wait_ratio, question.calibration, question.confidence), stated)
+
+
+def _united(answer: PairsAnswer, other: PairsAnswer) -> PairsAnswer:
+    """An answer with ranges that hold those of another as well."""
+    lower, upper = np.minimum(answer.lower, other.lower), np.maximum(answer.upper, other.upper)
+    return dataclasses.replace(answer, lower=lower, upper=upper)
 
 
 def _contradicted(
-    certain: PairsAnswer, question: PairsQuestion, doubtful: Mapping[Pair, Observation]
+    stated: PairsAnswer, question: PairsQuestion, doubtful: Mapping[Pair, Observation]
 ) -> npt.NDArray[np.bool_]:
     """Which sure answers promise less than was measured with doubt; shape (jobs, jobs)."""
     seen, copies = _place_measured(question, doubtful)
-    measured = np.full(certain.in_domain.shape, -np.inf)
+    measured = np.full(stated.in_domain.shape, -np.inf)
     for pair, each in seen.items():
         measured[pair] = each.mean
-    is_sure = certain.in_domain & (certain.level != Level.FALLBACK)
-    return np.asarray(is_sure & (measured[copies] > np.log1p(certain.upper.astype(np.float64))))
+    is_sure = stated.in_domain & (stated.level != Level.FALLBACK)
+    return np.asarray(is_sure & (measured[copies] > np.log1p(stated.upper.astype(np.float64))))
 
 
 def _told_of(

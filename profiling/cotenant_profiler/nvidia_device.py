@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 import pynvml
 
+from cotenant.device_sharing import is_mps_server
 from cotenant_profiler import system_clock
 from cotenant_profiler.errors import ProfilerError
 from cotenant_profiler.measured_device import DeviceWindow, EndOfWatch, WorkerPlace
@@ -108,7 +109,9 @@ class NvidiaDevice:
         return [item for item in samples if item[0] > since_us]
 
     def _processes(self) -> list[Any]:
-        return list(_ask(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or [])
+        """Who computes here; servers of MPS do so for clients, which the driver lists as well."""
+        listed = _ask(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or []
+        return [item for item in listed if not is_mps_server(item.pid)]
 
     def _foreign_ratio(self, pids: Sequence[int]) -> float:
         """1 when a foreign process has a context on the GPU: what it did there is not known well enough to subtract."""

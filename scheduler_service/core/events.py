@@ -258,6 +258,7 @@ class JobProgressed(AttemptReport):
         quality_flags: Reasons for doubt of the window; see the contract.
         paused_ms: How long the attempt has stood still by order, in sum; no part of the window.
         rank_step_ms: (rank, time of its own for a step), of ranks that say so.
+        steps_total: Optimizer steps of the whole job, as its script says them; 0 = it says none.
     """
 
     steps_done: int
@@ -272,6 +273,7 @@ class JobProgressed(AttemptReport):
     paused_ms: int = 0
     window_span_ms: int = 0
     rank_step_ms: tuple[tuple[int, float], ...] = ()
+    steps_total: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotenant.device_calibration import DeviceCalibration
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import find_device_type
 from predictor_service.inference.job_estimator import JobEstimator
@@ -18,6 +21,8 @@ from predictor_service.inference.pair_estimator import estimate_pairs
 from predictor_service.inference.records import Estimate, Level, PairJob, PairsAnswer, PairsQuestion
 from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.registry.served_version import Bounded, ServedTarget
+from tests.support.calibrations import calibration
+from tests.support.contradictions import CONTRADICTIONS
 
 _DEVICE = "cpu-standin"
 _ENTRY = PredictionEntry(
@@ -144,14 +149,19 @@ _SURE = cast(ServedTarget, _SureModel())
 
 
 def _answer(
-    measured: Sequence[Measured], doubted: Mapping[tuple[str, str], float], model: ServedTarget | None = None
+    measured: Sequence[Measured],
+    doubted: Mapping[tuple[str, str], float],
+    model: ServedTarget | None = None,
+    calibrated: DeviceCalibration | None = None,
 ) -> PairsAnswer:
     table = ObservedPairs()
     for each in measured:
         table.observe(_DEVICE, f"j{each.victim}", f"j{each.other}", each.slowdown_ratio, is_doubtful=each.is_doubtful)
     device = find_device_type(_DEVICE)
     assert device is not None
-    question = PairsQuestion(device=_DEVICE, jobs=_JOBS, observed=doubted, doubted=frozenset(doubted))
+    question = PairsQuestion(
+        device=_DEVICE, jobs=_JOBS, observed=doubted, doubted=frozenset(doubted), calibration=calibrated
+    )
     return estimate_pairs(question, device, model, _never, table.among(_DEVICE, [job.key for job in _JOBS]))
 
 
@@ -160,13 +170,15 @@ def _answer(
     measured=_MEASURED,
     stated=st.dictionaries(st.tuples(_PLACES, _PLACES), st.floats(-0.3, 5.0), max_size=3),
     model=st.sampled_from([None, _SURE]),
+    wander=st.sampled_from([0.0, 0.2]),
 )
 def test_no_sequence_of_doubtful_windows_makes_an_interval_of_a_pair_narrower(
-    measured: list[Measured], stated: dict[tuple[int, int], float], model: ServedTarget | None
+    measured: list[Measured], stated: dict[tuple[int, int], float], model: ServedTarget | None, wander: float
 ) -> None:
-    sound = _answer([each for each in measured if not each.is_doubtful], {}, model)
+    device = replace(calibration(), speed_wander_ratio=wander)
+    sound = _answer([each for each in measured if not each.is_doubtful], {}, model, device)
     doubted = {(f"j{victim}", f"j{other}"): ratio for (victim, other), ratio in stated.items()}
-    after = _answer(measured, doubted, model)
+    after = _answer(measured, doubted, model, device)
     assert (after.lower <= sound.lower).all()
     assert (after.upper >= sound.upper).all()
     assert (after.lower <= after.slowdown_ratio).all()
@@ -199,3 +211,14 @@ def test_a_sure_prediction_that_doubtful_windows_agree_with_or_that_was_measured
     assert (agreed.level == Level.SOLO_KNOWN).all()
     measured = [Measured(0, 1, 0.1, is_doubtful=False), Measured(0, 1, 2.0, is_doubtful=True)]
     assert _answer(measured, {}, _SURE).in_domain.all()
+
+
+@pytest.mark.parametrize("wander", [0.0, 0.2])
+@pytest.mark.parametrize(("above_stated", "is_contradicted"), CONTRADICTIONS)
+def test_a_sure_prediction_is_contradicted_by_what_lies_above_the_range_that_the_answer_states(
+    above_stated: float, is_contradicted: bool, wander: float
+) -> None:
+    device = replace(calibration(), speed_wander_ratio=wander)
+    stated = _answer([], {}, _SURE, device).upper[0, 1]
+    after = _answer([Measured(0, 1, stated + above_stated, is_doubtful=True)], {}, _SURE, device)
+    assert (not after.in_domain[0, 1], after.level[0, 1] == Level.OBSERVED) == (is_contradicted, is_contradicted)

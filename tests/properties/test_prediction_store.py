@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.records import Level, PairPrediction
+from tests.support.contradictions import CONTRADICTIONS
 
 KEYS = ("a", "b", "c")
 KEY, SUB_BATCH, RATIO = st.sampled_from(KEYS), st.sampled_from((0, 4)), st.sampled_from((-0.5, 0.0, 0.1, 2.0))
@@ -95,3 +97,16 @@ def test_what_is_known_of_one_way_of_sharing_follows_from_that_way_alone(
             store.share("d", way)
         assert answers(full) == answers(own)
         assert full.observed_among(KEYS, "d") == own.observed_among(KEYS, "d")
+
+
+@pytest.mark.parametrize(("above_stated", "is_contradicted"), CONTRADICTIONS)
+def test_a_sure_prediction_is_contradicted_by_what_lies_above_the_range_that_the_answer_states(
+    above_stated: float, is_contradicted: bool
+) -> None:
+    store = PredictionStore()
+    stated = PairPrediction(victim_key="a", other_key="b", device="d", slowdown_ratio=0.6, upper_ratio=0.7)
+    store.put_pair(stated)
+    store.observe_pair("a", "b", "d", stated.upper_ratio + above_stated, is_doubtful=True)
+    found = store.pair("a", "b", "d")
+    assert found is not None
+    assert (not found.in_domain, found.level is Level.OBSERVED) == (is_contradicted, is_contradicted)

@@ -62,7 +62,7 @@ class FakeInventory:
         usages = {key: self._usage(job) for key, job in jobs.items()}
         return InventoryReading(gpus=tuple(gpus), jobs=usages)
 
-    def peak_bytes(self, max_resident_bytes: int) -> int:
+    def peak_bytes(self, max_resident_bytes: int, interpreter: str = "") -> int:
         return max(0, max_resident_bytes)
 
     def close(self) -> None:

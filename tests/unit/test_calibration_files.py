@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.calibration_files import calibration_path, device_at_hand, keep_calibration
+from cotenant.calibration_files import calibration_path, device_at_hand, keep_calibration, unreadable_calibrations
 from tests.support.calibrations import NOW_MS, calibration
 
 
@@ -58,3 +58,13 @@ def test_a_short_name_of_two_calibrated_types_means_neither(tmp_path: Path) -> N
     two = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-80GB")
     assert meant(tmp_path, "a100", *two) == "a100"
     assert meant(tmp_path, "a100-80gb", *two) == two[1]
+
+
+def test_files_that_cannot_be_read_are_named_and_those_that_can_be_are_not(tmp_path: Path) -> None:
+    assert unreadable_calibrations(tmp_path, NOW_MS) == []
+    meant(tmp_path, "h200", "NVIDIA H200")
+    corrupt = calibration_path(tmp_path / "agent-1", "NVIDIA L4", "1")
+    corrupt.parent.mkdir(parents=True)
+    corrupt.write_text("{")
+    (error,) = unreadable_calibrations(tmp_path, NOW_MS)
+    assert error.message == f"{corrupt}: no calibration: no JSON"

@@ -10,6 +10,7 @@ from typing import Any
 from .batch_constants import BatchConstants
 from .held_memory import outside_bytes
 from .kept_numbers import KeptNumbers
+from .later_changes import are_quantized, named_changes
 from .network_chain import chain_of
 from .optimizer_state import STATE_COPIES, bytes_of, is_in_parts, name_optimizer, outermost, state_bytes, trained_by
 from .padded_sequences import PaddedSequences
@@ -36,6 +37,8 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     torch = recorder.torch
     facts = _facts(recorder, window)
     refusal = "transformed" if not window.calls and recorder.is_asked_in_transform else window.refusal
+    if not refusal and are_quantized(torch, [call.module for call in window.calls]):
+        refusal = "quantized"
     refusal = refusal or ("covered" if facts["covered_ratio"] < COVERED_RATIO_MIN else "")
     if refusal:
         return {**facts, "status": "failed", "reason": refusal}
@@ -152,6 +155,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "differentiates_twice": recorder.differentiates_twice,
         "transforms": any(call.is_transformed for call in recorder.calls),
         "planned_steps": planned_steps(torch, [step.optimizer for step in recorder.steps]),
+        **named_changes(),
         **window.facts(),
     }
 

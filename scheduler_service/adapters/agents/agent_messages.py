@@ -247,6 +247,7 @@ def progress(observation: node_agent_pb2.AttemptObservation) -> JobProgressed:
         quality_flags=tuple(sorted(_KNOWN_FLAGS & set(observation.quality_flags))),
         paused_ms=observation.paused_ms,
         rank_step_ms=_rank_step_ms(observation),
+        steps_total=observation.steps_total,
     )
 
 

@@ -85,6 +85,7 @@ def merged(earlier: JobProgressed, later: JobProgressed) -> JobProgressed:
         utilization_ratio=later.utilization_ratio if later.utilization_ratio is not None else earlier.utilization_ratio,
         memory_peak_bytes=max(earlier.memory_peak_bytes, later.memory_peak_bytes),
         checkpoint_step=max(earlier.checkpoint_step, later.checkpoint_step),
+        steps_total=later.steps_total or earlier.steps_total,
         quality_flags=tuple(sorted({*earlier.quality_flags, *later.quality_flags})),
     )
 
@@ -95,4 +96,5 @@ def _says_more(report: JobProgressed, last: JobProgressed) -> bool:
         or report.steps_done != last.steps_done
         or report.checkpoint_step != last.checkpoint_step
         or report.memory_peak_bytes != last.memory_peak_bytes
+        or report.steps_total != last.steps_total
     )

@@ -21,7 +21,7 @@ from scheduler_service.core.jobs.job_parts import JobMoves, ReportedValues
 from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.lifecycle.attempts import accruals
 from scheduler_service.core.lifecycle.outcomes import WINDOWS_LOOKED_AT, tell_progress
-from scheduler_service.core.lifecycle.training_ends import ask_about_end, with_loss
+from scheduler_service.core.lifecycle.training_ends import ask_about_end, with_loss, with_script_total
 from scheduler_service.core.predictions.measured_averages import moving_average
 from scheduler_service.core.predictions.pair_refreshes import JOBS_LOOKED_AT_MAX, note_measured
 from scheduler_service.core.predictions.pair_store import MOVED_RATIO_MIN
@@ -69,7 +69,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     changes["reported"] = _reported(job, report, is_newest=is_newest)
     changes["measured"] = measured.with_values(measurements)
     job = job.with_values(changes)
-    job = with_loss(job, report) if job.request.target_loss else job
+    job = with_loss(job, report) if job.request.target_loss else with_script_total(job, report)
     state.put_job(tell_progress(state, job, step))
     if "moves" in changes and not job.moves.moved_at_ms:
         state.keys.note_move(state.jobs[job.job_id])

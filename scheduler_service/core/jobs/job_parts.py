@@ -215,6 +215,8 @@ class ReportedValues(CopiedRecord):
     Attributes:
         memory_autopsy: How it last ran out of device memory; None = never.
         training_end: When it reaches its target loss; None = it has none, or reported no loss.
+        script_steps_total: Optimizer steps of the whole job as its script says them, where its owner stated none; 0 =
+            it says none, or has gone beyond what it said.
     """
 
     loss: float | None = None
@@ -222,3 +224,4 @@ class ReportedValues(CopiedRecord):
     memory_peak_bytes: int = 0
     memory_autopsy: MemoryAutopsy | None = None
     training_end: TrainingEnd | None = None
+    script_steps_total: int = 0

@@ -36,6 +36,21 @@ MOVED_RATIO: Final = 0.02
 STEPS_MAX: Final = 10**12
 
 
+def with_script_total(job: JobRecord, report: JobProgressed) -> JobRecord:
+    """Return a job with the steps that its script says it has; what its owner states comes first.
+
+    The newest total counts, and none from where the script makes more steps than it said.
+    """
+    before = job.reported.script_steps_total
+    if job.request.steps_total != before:
+        return job
+    said = report.steps_total if max(job.steps_done, 1) <= report.steps_total <= STEPS_MAX else before
+    now = said if said >= job.steps_done else 0
+    if now == before:
+        return job
+    return job.reporting(script_steps_total=now).changed(request=replace(job.request, steps_total=now))
+
+
 def with_loss(job: JobRecord, report: JobProgressed) -> JobRecord:
     """Return a job with a loss that it reported; a job without a target keeps none."""
     loss = report.loss

@@ -87,7 +87,8 @@ class PairStore:
 
         What was measured while others used the GPU is no measurement of the pair: it raises a prediction's upper end,
         and answers, out of domain, where nothing else is known. A prediction that it exceeds is sure no more: out of
-        domain too, but at what was predicted, so that the pair is tried where that is accepted, and nowhere else.
+        domain too, but at what was predicted, so that the pair is tried where that is accepted, and nowhere else. The
+        predictor goes by the same rule once it was told: above the upper end that the answer states.
         """
         observed_co_located = self._observed.get(victim_key)
         observed = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scheduler_service.core.cluster_view.shared_ways import device_of
 from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
@@ -95,10 +95,8 @@ def ask_about_sharing(state: ClusterState, before: Mapping[str, object], step: E
         state.predictions.changes.note(key)
     for device in changed:
         state.predictions.forget_questions(device)
-    present = {entry.gpu.device for entry in state.gpus.values()}
-    for place in (place for name in changed if name in present for place in state.predictions.places(name)):
-        sharing = sorted(key for key, use in state.living_keys.items() if _may_meet(state, key, use, place))
-        keys = tuple(sharing[-state.predictions.keys_max :])
+    for place in _present_places(state, changed):
+        keys = _meeting_keys(state, place)
         unknown = tuple(key for key in keys if any(not _knows_pair(state, key, other, place) for other in keys))
         if unknown:
             step.commands.append(_pairs_question(state, keys, unknown, place))
@@ -106,6 +104,16 @@ def ask_about_sharing(state: ClusterState, before: Mapping[str, object], step: E
             state.predictions.await_pairs(key, place)
     for job_id in tuple(state.in_phase(Phase.PENDING)):
         refresh_hold(state, job_id)
+
+
+def _present_places(state: ClusterState, devices: Iterable[str]) -> list[str]:
+    present = {entry.gpu.device for entry in state.gpus.values()}
+    return [place for name in devices if name in present for place in state.predictions.places(name)]
+
+
+def _meeting_keys(state: ClusterState, place: str) -> tuple[str, ...]:
+    sharing = sorted(key for key, use in state.living_keys.items() if _may_meet(state, key, use, place))
+    return tuple(sharing[-state.predictions.keys_max :])
 
 
 def _may_meet(state: ClusterState, key: str, use: KeyUse, place: str) -> bool:
@@ -189,6 +197,22 @@ def reissue_questions(state: ClusterState, step: EventEffects) -> None:
         if key in state.living_keys:
             # Jobs are held until an answer comes, so the question is asked again even if nothing is unknown by now.
             _ask_about_pairs_with(state, key, device, _unknown_partners(state, key, device), step)
+    _ask_about_ways(state, step)
+
+
+def _ask_about_ways(state: ClusterState, step: EventEffects) -> None:
+    """Ask by way what an older version kept once for all GPUs of a type; nothing waits for the answers.
+
+    Answers about a key hold its pair with itself: of one without that nothing was ever answered there.
+    """
+    predictions = state.predictions
+    for place in _present_places(state, sorted(predictions.ways_counts)):
+        keys = _meeting_keys(state, place)
+        unknown = tuple(
+            key for key in keys if not predictions.awaits_pairs(key, place) and not _knows_pair(state, key, key, place)
+        )
+        if unknown:
+            step.commands.append(_pairs_question(state, keys, unknown, place))
 
 
 def refresh_hold(state: ClusterState, job_id: str) -> bool:

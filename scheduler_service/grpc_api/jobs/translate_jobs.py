@@ -211,6 +211,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         training_end=training_end_message(job),
         servers=job.request.replicas.servers,
         stragglers_replaced=job.counts.stragglers_replaced,
+        script_steps_total=job.reported.script_steps_total,
         **{name: round(value) for name, value in unsaved_work(job, state.now_ms).items()},
     )
 

@@ -58,7 +58,7 @@ class SimulatedInventory:
         """See `GpuInventory.observe`."""
         return InventoryReading(gpus=self._readings, jobs=dict.fromkeys(jobs, JobUsage()))
 
-    def peak_bytes(self, max_resident_bytes: int) -> int:
+    def peak_bytes(self, max_resident_bytes: int, interpreter: str = "") -> int:
         """See `GpuInventory.peak_bytes`."""
         return 0
 

@@ -279,3 +279,18 @@ def test_calibration_can_be_switched_off_and_what_was_kept_still_counts(tmp_path
     assert (off.of(gpu), off.reason(gpu)) == (None, SWITCHED_OFF)
     keep_calibration(calibration_path(tmp_path, DEVICE, "none"), measured_here())
     assert calibrations(tmp_path, profiler, enabled=False).of(gpu) == measured_here()
+
+
+@pytest.mark.parametrize(("enabled", "otherwise"), [(True, NOT_YET), (False, SWITCHED_OFF)])
+def test_a_kept_record_that_cannot_be_read_is_told_until_there_is_another(
+    tmp_path: Path, enabled: bool, otherwise: str
+) -> None:
+    kept = calibration_path(tmp_path, DEVICE, "none")
+    kept.parent.mkdir()
+    kept.write_text("{")
+    subject = calibrations(tmp_path, Profiler(tmp_path, measured_here()), enabled=enabled)
+    gpu = FakeInventory(["gpu-0"]).describe()[0]
+    told = f"{otherwise}; what was kept cannot be read ({kept.name}: no calibration: no JSON)"
+    assert subject.reason(gpu) == told
+    run_and_count_changes(subject)
+    assert subject.reason(gpu) == ("" if enabled else told)

@@ -273,7 +273,17 @@ def test_sub_batches_keep_the_shape_of_nested_batches(monkeypatch: pytest.Monkey
 def test_negative_counters_are_refused() -> None:
     with pytest.raises(ValueError, match="count from 0"):
         job.report(-1)
+    with pytest.raises(ValueError, match="count from 0"):
+        job.report(1, total=-1)
 
 
 def test_the_helper_imports_nothing_but_the_standard_library(tmp_path: Path) -> None:
     assert run_script(tmp_path, "print(job.EXIT_CHECKPOINTED)").stdout == "85\n"
+
+
+def test_a_total_goes_out_with_every_report_from_where_a_script_says_it(tmp_path: Path) -> None:
+    run_script(tmp_path, "job.report(1)\njob.report(2, total=40)\njob.report(3)\n", **cluster(tmp_path))
+    stored = json.loads((tmp_path / "progress.json").read_text())
+    assert (stored["step"], stored["total"]) == (3, 40)
+    run_script(tmp_path, "job.report(1)\n", **cluster(tmp_path))
+    assert "total" not in json.loads((tmp_path / "progress.json").read_text())

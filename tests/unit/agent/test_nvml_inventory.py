@@ -11,6 +11,7 @@ from cotenant_agent.devices.nvml_inventory import NvmlInventory
 from cotenant_agent.errors import DeviceError, DriverMissingError
 from cotenant_agent.records import AttemptKey, JobProcesses, JobUsage
 from tests.support.fake_driver import FakeDriver, build_library, load_library
+from tests.support.mps_server import running_mps_server
 
 KEY = AttemptKey(job_id="job", attempt=1, fence=1)
 JOB = JobProcesses(gpu_ids=("GPU-a",), pids=(10, 11))
@@ -164,6 +165,29 @@ def test_what_other_processes_do_on_a_gpu_is_foreign(driver: FakeDriver, invento
     assert inventory.observe({}).gpus[0].foreign_ratio == pytest.approx(0.7)
     driver.withdraw("nvmlDeviceGetProcessUtilization")
     assert inventory.observe({KEY: JOB}).gpus[0].foreign_ratio is None
+
+
+def test_what_a_server_of_mps_does_is_foreign_only_where_a_process_of_others_is_there(
+    driver: FakeDriver, inventory: NvmlInventory, tmp_path: Path
+) -> None:
+    with running_mps_server(tmp_path) as server:
+        driver.add_process("GPU-a", 10, used_bytes=1, percent=0)
+        driver.add_process("GPU-a", server, used_bytes=1, percent=60)
+        assert inventory.observe({KEY: JOB}).gpus[0].foreign_ratio == 0.0
+        assert inventory.users() == {"GPU-a": frozenset({10})}
+        driver.add_process("GPU-a", 99, used_bytes=1, percent=0)
+        driver.advance()
+        assert inventory.observe({KEY: JOB}).gpus[0].foreign_ratio == pytest.approx(0.6)
+        assert inventory.users() == {"GPU-a": frozenset({10, 99})}
+
+
+def test_what_a_server_of_mps_does_is_foreign_where_the_driver_lists_no_processes(
+    driver: FakeDriver, inventory: NvmlInventory, tmp_path: Path
+) -> None:
+    with running_mps_server(tmp_path) as server:
+        driver.add_process("GPU-a", server, used_bytes=1, percent=60)
+        driver.withdraw("nvmlDeviceGetComputeRunningProcesses_v3")
+        assert inventory.observe({KEY: JOB}).gpus[0].foreign_ratio == pytest.approx(0.6)
 
 
 def test_no_new_sample_means_idle(driver: FakeDriver, inventory: NvmlInventory) -> None:

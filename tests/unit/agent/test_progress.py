@@ -183,3 +183,19 @@ def test_no_window_reaches_across_a_pause() -> None:
     track.accept(at(5, 5_400))
     assert track.close_window() == ProgressWindow(steps=1, duration_ms=100)
     assert track.steps_done == 5
+
+
+@pytest.mark.parametrize("total", [b"-1", b"2", b"1e3", b'"9"', b"true", b"null", b"9007199254740992"])
+def test_a_total_that_cannot_be_is_none_and_the_step_counts(total: bytes) -> None:
+    report = parse_report(b'{"step": 3, "at_ns": 1, "total": ' + total + b"}")
+    assert report is not None
+    assert (report.step, report.total) == (3, 0)
+
+
+def test_the_newest_total_that_was_said_is_kept() -> None:
+    track = ProgressTrack()
+    for step, total in ((1, 0), (2, 40), (3, 0)):
+        track.accept(ProgressReport(step=step, at_ns=step, total=total))
+    assert track.steps_total == 40
+    track.accept(ProgressReport(step=4, at_ns=4, total=50))
+    assert track.steps_total == 50

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 
@@ -12,10 +13,19 @@ from tests.support.fake_devices import FakeProcess, FakeProcesses
 KEY = AttemptKey(job_id="job", attempt=1, fence=1)
 
 
-def build(processes: FakeProcesses) -> StandinInventory:
+def build(
+    processes: FakeProcesses, baseline_of: Callable[[str], ImportBaseline | None] = lambda _: None
+) -> StandinInventory:
     core = min(os.sched_getaffinity(0))
     baseline = ImportBaseline(resident_bytes=300, ended_bytes=400)
-    return StandinInventory(node_id="n", cores=[core], memory_bytes=1000, baseline=baseline, processes=processes)
+    return StandinInventory(
+        node_id="n",
+        cores=[core],
+        memory_bytes=1000,
+        baseline=baseline,
+        processes=processes,
+        baseline_of=baseline_of,
+    )
 
 
 def test_memory_is_what_the_tree_holds_beyond_an_empty_import() -> None:
@@ -113,3 +123,14 @@ def test_a_living_job_below_the_baseline_holds_a_byte_because_nothing_means_unkn
     assert inventory.peak_bytes(200) == 1
     processes.table = {}
     assert inventory.observe(job).jobs[KEY].memory_bytes == 0
+
+
+def test_a_job_of_another_interpreter_counts_from_what_that_imports_once_it_is_known() -> None:
+    processes = FakeProcesses()
+    processes.table = {1: FakeProcess(1, resident_bytes=700)}
+    known = {"/own/bin/python": None, "/other/bin/python": ImportBaseline(resident_bytes=600, ended_bytes=650)}
+    for interpreter, memory_bytes, peak_bytes in (("/own/bin/python", 400, 500), ("/other/bin/python", 100, 250)):
+        inventory = build(processes, known.get)
+        job = JobProcesses(gpu_ids=("standin-n-0",), pids=(1,), interpreter=interpreter)
+        assert inventory.observe({KEY: job}).jobs[KEY].memory_bytes == memory_bytes
+        assert inventory.peak_bytes(900, interpreter) == peak_bytes

@@ -16,7 +16,7 @@ from cotenant_profiler.convert_command import convert_command
 
 from cotenant import programs
 from cotenant.capture import captured_job, captured_notes
-from cotenant.capture.captured_files import read_planned_steps, write_job
+from cotenant.capture.captured_files import NO_PLANNED_STEPS, PlannedSteps, read_planned_steps, write_job
 from cotenant.capture.in_script.step_export import EXPORT_FILE
 from cotenant.capture.in_script.step_window import IN_A_LIST
 from cotenant.capture.reasons import NotCapturedError
@@ -67,6 +67,8 @@ RESULT: dict[str, Any] = {
     "cuda_asked": False,
     "has_gpu": False,
     "masks_by_code": False,
+    "growing_lengths": "",
+    "later_quantizer": "",
 }
 
 
@@ -104,9 +106,18 @@ def test_a_job_file_says_how_many_steps_were_planned_of_which_batch(steps: int, 
     job = replace(captured_job._as_job(outcome_with({}), read_graph(GRAPH)), batch_size=48, planned_steps=steps)
     files = (tmp_path / "train.onnx", tmp_path / "train.yaml")
     write_job(job, ["python", "train.py"], tmp_path, files)
-    assert read_planned_steps(files[1]) == ((steps, 48) if steps else (0, 0))
+    assert read_planned_steps(files[1]) == (PlannedSteps(steps, 48) if steps else NO_PLANNED_STEPS)
     files[1].write_text("name: own\nsteps: 900\n")
-    assert read_planned_steps(files[1]) == (0, 0)
+    assert read_planned_steps(files[1]) == NO_PLANNED_STEPS
+
+
+def test_a_job_file_says_of_how_many_captured_processes_its_steps_are_and_an_older_one_of_one(tmp_path: Path) -> None:
+    outcome = outcome_with({"world_size": 2, "micro_batch_size": 24, "planned_steps": 900})
+    files = (tmp_path / "train.onnx", tmp_path / "train.yaml")
+    write_job(captured_job._as_job(outcome, read_graph(GRAPH)), ["torchrun", "train.py"], tmp_path, files)
+    assert read_planned_steps(files[1]) == PlannedSteps(900, 48, 2)
+    files[1].write_text("# captured by cotenant: batch 48, adam, fp32, 900 steps planned\nsteps: 900\n")
+    assert read_planned_steps(files[1]) == PlannedSteps(900, 48)
 
 
 @pytest.mark.parametrize("is_captured", [True, False])
@@ -257,6 +268,14 @@ def test_a_batch_that_is_no_batch_of_the_loader_is_told_in_rows() -> None:
     (note,) = captured_notes.notes_of({**RESULT, "micro_batch_size": 374, "loaded_batch_size": 32}, 0.0)
 
     assert note.startswith("a batch is 374 rows of the network's inputs, where the loader's batches have 32 samples")
+
+
+def test_names_of_what_changes_later_are_told() -> None:
+    told = captured_notes.notes_of({**RESULT, "growing_lengths": "curriculum", "later_quantizer": "prepare_qat"}, 0.0)
+    assert [one.partition(":")[0] for one in told] == [
+        "the script names curriculum",
+        "the script names prepare_qat of torch's quantization",
+    ]
 
 
 @pytest.mark.parametrize(

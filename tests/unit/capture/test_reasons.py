@@ -99,6 +99,7 @@ def test_a_script_that_misses_arguments_is_to_be_given_them(last: str, is_usage:
         ({"has_stepped": False}, "no optimizer of torch.optim has made a step"),
         ({"result": {"reason": "transformed"}}, "inside torch.func"),
         ({"result": {"reason": "nested"}}, "takes nested tensors, of which torch exports none"),
+        ({"result": {"reason": "quantized"}}, "trains for quantization"),
         ({"result": {"reason": "sparse"}}, "takes sparse tensors, for which ONNX has no operators"),
         ({"has_started": False, "has_torch": False}, "ignores PYTHONPATH"),
         ({"status": 96, "log": "cannot start x: No such file"}, "cannot start x"),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from cotenant.calibration_files import calibration_path, keep_calibration
+from cotenant.device_calibration import write_calibration
 from cotenant.v1 import prediction_pb2
 from tests.support.calibrations import calibration
 from tests.support.cli_cluster import CommandLine
@@ -77,3 +80,19 @@ def test_a_short_name_means_the_card_at_hand_that_was_calibrated(
     known, stated = (each for each in predictor.seen if isinstance(each, prediction_pb2.PredictJobRequest))
     assert (known.device, known.calibration.device) == ("NVIDIA H200", "NVIDIA H200")
     assert stated.device == "h200", "who states its memory names a device that may be elsewhere"
+
+
+@pytest.mark.parametrize("batches", ["8", "8,16"])
+def test_a_calibration_that_cannot_be_read_is_told_once_with_its_remedy(
+    cotenant: CommandLine, predictor: FakePredictor, tmp_path: Path, batches: str
+) -> None:
+    corrupt = calibration_path(tmp_path / "state", "NVIDIA H200", "1")
+    corrupt.parent.mkdir(parents=True)
+    corrupt.write_text("{")
+    outcome = cotenant("predict", GRAPH, "--batch-size", batches, "--device", "h200")
+    assert outcome.err.count(f"passed over: {corrupt}: no calibration: no JSON") == 1
+    assert "`cotenant calibrate`, or delete the file" in outcome.err
+    kept = tmp_path / "kept.json"
+    kept.write_text(write_calibration(replace(calibration(), device="h200")))
+    outcome = cotenant("predict", GRAPH, "--batch-size", batches, "--device", "h200", "--calibration", str(kept))
+    assert "passed over" not in outcome.err

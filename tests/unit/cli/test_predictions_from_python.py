@@ -205,3 +205,11 @@ def test_every_question_names_the_graph_by_its_hash(predictor: FakePredictor) ->
     package.predict(GRAPHS / "mlp.onnx", batch_size=8)
     (request,) = [one for one in predictor.seen if isinstance(one, prediction_pb2.PredictJobRequest)]
     assert request.graph_sha256 in predictor.graphs
+
+
+def test_a_calibration_that_cannot_be_read_is_among_the_warnings(predictor: FakePredictor, tmp_path: Path) -> None:
+    corrupt = calibration_path(tmp_path / "state", "NVIDIA L4", "1")
+    corrupt.parent.mkdir(parents=True)
+    corrupt.write_text("{")
+    warnings = package.predict(GRAPHS / "mlp.onnx", batch_size=8, device="l4").warnings
+    assert [str(corrupt) in warning for warning in warnings].count(True) == 1

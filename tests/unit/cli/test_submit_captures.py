@@ -54,7 +54,7 @@ class Submission:
         for module in (submit_capture, capture_command):
             self.monkeypatch.setattr(module, "capture_script", capture)
 
-    def captured_commands(self, planned_steps: int = 0) -> list[tuple[list[str], dict[str, str]]]:
+    def captured_commands(self, planned_steps: int = 0, processes: int = 1) -> list[tuple[list[str], dict[str, str]]]:
         """Let every capture succeed; returns their commands and environments, as they come."""
         seen: list[tuple[list[str], dict[str, str]]] = []
         for module in (submit_capture, capture_command):
@@ -62,7 +62,7 @@ class Submission:
 
         def capture(command: list[str], *, environment: dict[str, str], **named: object) -> CapturedJob:
             seen.append((command, environment))
-            return replace(FOUND, planned_steps=planned_steps)
+            return replace(FOUND, planned_steps=planned_steps, processes=processes)
 
         self.capture_by(capture)
         return seen
@@ -137,6 +137,24 @@ def test_steps_that_the_script_plans_are_those_of_the_job_that_was_captured(
     outcome = submission.submit(*words, "--", "python", "train.py")
     assert (outcome.code, submission.spec().steps_total) == (0, steps)
     assert "covered 100 %, 900 steps planned" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [(("--gpus", "2"), 900), ((), 900), (("--gpus", "3"), 0), (("--gpus", "1..2"), 0)],
+)
+@pytest.mark.parametrize("from_file", [False, True])
+def test_planned_steps_of_two_captured_ranks_are_kept_on_two_gpus(
+    submission: Submission, tmp_path: Path, words: tuple[str, ...], steps: int, from_file: bool
+) -> None:
+    command = ("torchrun", "--nproc-per-node=2", "train.py")
+    submission.captured_commands(900, processes=2)
+    job: tuple[str, ...] = ("--", *command)
+    if from_file:
+        submission.cotenant("capture", "--out", str(tmp_path / "job.onnx"), "--", *command)
+        job = (str(tmp_path / "job.yaml"),)
+    outcome = submission.submit(*words, *job)
+    assert (outcome.code, submission.spec().steps_total) == (0, steps)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from scheduler_service.core.cluster_view.capacity import Resident
 from scheduler_service.core.cluster_view.shared_ways import place_name, place_of
 from scheduler_service.core.commands import Command, RefreshPairs, RequestPairPredictions
 from scheduler_service.core.decisions import Start, unfolded
+from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.engine_snapshot import decode_state, freeze_state
 from scheduler_service.core.predictions.prediction_store import PredictionStore
 from scheduler_service.core.reasons.reason_texts import describe_reason
@@ -317,3 +318,33 @@ def test_a_snapshot_from_before_says_no_way() -> None:
     seen = restored.predictions.pair("b", "a", DEVICE)
     assert seen is not None
     assert seen.slowdown_ratio == 0.4
+
+
+def restored(play: Play) -> SchedulerEngine:
+    return SchedulerEngine.restore(play.engine.snapshot(), make_policy=make_policy)
+
+
+def test_living_jobs_that_were_asked_about_in_no_way_are_asked_about_in_each_after_an_upgrade() -> None:
+    play = Play("fifo", nodes=0)
+    play.tell(events.NodeJoined, node=shared_node(TURNS, "n0"))
+    play.tell(events.NodeJoined, node=shared_node(MPS, "n1"))
+    for name in "ab":
+        ask(play, name)
+    for way in (TURNS, MPS):  # as a version leaves them that keeps all under the device type
+        play.tell(events.PairPredictionsFailed, device=DEVICE, keys=("a", "b"), code="TIMEOUT", sharing=way)
+    answer(play, ["a", "b"], UNSTATED, 0.3)
+    engine = restored(play)
+    asked = [one for one in pair_questions(engine.reissue()) if isinstance(one, RequestPairPredictions)]
+    assert [(one.sharing, set(one.new_keys)) for one in asked] == [(TURNS, {"a", "b"}), (MPS, {"a", "b"})]
+    assert engine.state.predictions.outstanding_pairs() == (), "no job waits for what it did without until now"
+
+
+def test_what_is_known_or_asked_of_each_way_is_not_asked_once_more_after_a_restart() -> None:
+    known = shared_both_ways("fifo")
+    assert pair_questions(restored(known).reissue()) == []
+    waiting = Play("fifo", nodes=0)
+    waiting.tell(events.NodeJoined, node=shared_node(TURNS, "n0"))
+    waiting.tell(events.NodeJoined, node=shared_node(MPS, "n1"))
+    ask(waiting, "a")
+    asked = [one for one in pair_questions(restored(waiting).reissue()) if isinstance(one, RequestPairPredictions)]
+    assert sorted(one.sharing for one in asked) == [TURNS, MPS]

@@ -12,6 +12,7 @@ from cotenant_profiler.mps import MpsDaemon
 from cotenant_profiler.nvidia_device import NvidiaDevice
 
 from tests.support.fake_driver import FakeDriver, build_library, load_library
+from tests.support.mps_server import running_mps_server
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +112,16 @@ def test_clients_of_a_service_know_it_and_its_server_is_no_foreign_load(
     assert device.watch([10])().foreign_ratio == 0.0
     driver.add_process("GPU-a", 77, used_bytes=1 << 30, percent=10)
     assert device.watch([10])().foreign_ratio == 1.0
+
+
+def test_the_server_of_the_systems_own_service_is_no_foreign_load_and_its_other_clients_are(
+    driver: FakeDriver, device: NvidiaDevice, tmp_path: Path
+) -> None:
+    with running_mps_server(tmp_path) as server:
+        driver.add_process("GPU-a", server, used_bytes=30 << 20, percent=10)
+        assert device.watch([])().foreign_ratio == 0.0
+        assert device.memory_bytes(10) is None
+        driver.add_process("GPU-a", 10, used_bytes=1 << 30, percent=10)
+        assert device.watch([10])().foreign_ratio == 0.0
+        driver.add_process("GPU-a", 77, used_bytes=1 << 30, percent=0)
+        assert device.watch([10])().foreign_ratio == 1.0

@@ -123,3 +123,10 @@ def test_a_job_that_may_have_one_count_of_which_nothing_was_measured_lists_no_st
     play.tell(events.PredictionArrived, prediction=prediction("k", step_ms={(1, 1): 5.0}))
     (message,) = job_message(play.engine.state, play.engine.state.jobs["j0"]).predictions
     assert not message.step_times
+
+
+def test_a_job_shows_the_steps_that_its_script_says_it_has() -> None:
+    play = Play()
+    play.submit(steps_total=0)
+    play.report(events.JobProgressed, steps_done=2, steps_total=40)
+    assert job_message(play.engine.state, play.engine.state.jobs["j0"]).script_steps_total == 40

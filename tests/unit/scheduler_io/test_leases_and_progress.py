@@ -153,3 +153,13 @@ def test_a_doubt_about_a_part_of_a_merged_window_is_one_about_the_whole() -> Non
 def test_reasons_for_doubt_that_the_scheduler_does_not_know_are_not_stored() -> None:
     said = node_agent_pb2.AttemptObservation(quality_flags=["foreign_load", "x" * 10**6, "foreign_load", *"abc"])
     assert progress(said).quality_flags == ("foreign_load",)
+
+
+def test_a_total_that_a_script_says_reaches_the_log_and_outlasts_reports_without_one() -> None:
+    assert progress(node_agent_pb2.AttemptObservation(steps_total=40)).steps_total == 40
+    reports = ProgressReports(interval_ms=1_000)
+    reports.add(report(1), now_ms=0)
+    assert len(reports.due(now_ms=0)) == 1
+    reports.add(replace(report(1, window_steps=0), steps_total=40), now_ms=10)
+    reports.add(report(2), now_ms=20)
+    assert [one.steps_total for one in reports.due(now_ms=2_000)] == [40]
