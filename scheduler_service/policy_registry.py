@@ -12,7 +12,8 @@ from inspect import cleandoc, getmodule
 from typing import Any, get_origin, get_type_hints
 
 from scheduler_service.core.cluster_view.view import Policy
-from scheduler_service.core.errors import PolicyParameterError, UnknownPolicyError
+from scheduler_service.core.errors import POLICY_FAULTS, PolicyError, PolicyParameterError, UnknownPolicyError
+from scheduler_service.core.planning.policy_parameters import require_interval
 from scheduler_service.policy_plugins import load_plugins
 
 
@@ -140,7 +141,18 @@ def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
                 f"policy {name} has no parameter {parameter!r}; valid are {', '.join(sorted(known)) or 'none'}"
             )
         _require_type(name, parameter, known[parameter], value)
-    policy: Policy = kind(**{**entry.defaults, **parameters})
+    policy = _built(kind, name, {**entry.defaults, **parameters})
+    require_interval(policy)
+    return policy
+
+
+def _built(kind: type[Any], name: str, parameters: Mapping[str, object]) -> Policy:
+    try:
+        policy: Policy = kind(**parameters)
+    except PolicyError:
+        raise
+    except POLICY_FAULTS as error:  # whatever a foreign class does
+        raise PolicyParameterError(f"policy {name} cannot be built: {type(error).__name__}: {error}") from error
     return policy
 
 

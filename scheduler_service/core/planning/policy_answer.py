@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
+from pathlib import PurePath
+from traceback import extract_tb
 
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.decisions import Decision, HoldMany, Placement, Reshape, Start
@@ -33,6 +35,20 @@ def decisions_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
     if not moves and getattr(policy, "trial_pauses", False):
         return with_measuring_starts(view, decisions)
     return (*decisions, *moves)
+
+
+def note_failed(state: ClusterState, policy: Policy, error: BaseException) -> None:
+    """Keep what a policy has raised, with the line of its own file where that was."""
+    note_refused(
+        state, "", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error!s:.400}{_place(policy, error)}"
+    )
+
+
+def _place(policy: Policy, error: BaseException) -> str:
+    code = getattr(getattr(type(policy), "decide", None), "__code__", None)
+    own = code.co_filename if code is not None else ""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == own]
+    return f" ({'/'.join(PurePath(own).parts[-2:])}:{lines[-1]})" if lines else ""
 
 
 def note_refused(state: ClusterState, job_id: str, reason: Reason, detail: str) -> None:

@@ -21,6 +21,17 @@ UNSHARE_DESCRIPTION = (
 )
 
 
+def require_interval(policy: object) -> None:
+    """Refuse a policy that is to be asked at the multiples of what is no time.
+
+    Raises:
+        PolicyParameterError: Its `interval_ms` is not 0 or more whole milliseconds.
+    """
+    interval_ms = getattr(policy, "interval_ms", 0)
+    if type(interval_ms) is not int or interval_ms < 0:
+        raise PolicyParameterError(f"interval_ms must be 0 or more whole milliseconds, but is {interval_ms!r:.100}")
+
+
 def require_positive(**parameters: int) -> None:
     """Refuse counts below 1.
 

@@ -181,7 +181,7 @@ def test_a_frame_without_jobs_or_with_other_columns_is_refused(frame: pandas.Dat
 @pytest.mark.parametrize(
     ("policy", "complaint"),
     [
-        (Raising, "policy Raising failed: ZeroDivisionError: 0 / 0; mend its decide"),
+        (Raising, "policy Raising failed: ZeroDivisionError: 0 / 0 (simulator/test_data_frames.py:"),
         (Answering(None), "policy Answering failed: TypeError: 'NoneType' object is not iterable"),
         (Answering([42]), "policy Answering failed: TypeError: decide(view) returned 42, which is no decision"),
         (Answering(["j0"]), "returned 'j0', which is no decision"),
