@@ -18,6 +18,7 @@ from scheduler_service.adapters.agents.node_leases import NodeLeases
 from scheduler_service.adapters.agents.progress_reports import ProgressReports
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.paced_work import PacedWork
+from scheduler_service.adapters.policy_fault_log import PolicyFaultLog
 from scheduler_service.adapters.predictor.memory_ranges import MemoryRanges
 from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.adapters.start_forecasts import StartForecasts
@@ -105,7 +106,7 @@ class RunningScheduler:
             now_ms=clock.now_ms,
             storage_failure=lambda: loop.storage_failure,
         )
-        loop.observers = (metrics, watch_hub)
+        loop.observers = (metrics, watch_hub, PolicyFaultLog(state=lambda: loop.engine.state))
         self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
         admission = Admission(sessions=sessions, ranges=self._ranges, sees_files=settings.sees_files)
         agents = self._make_agents(loop, sessions, windows, admission)
