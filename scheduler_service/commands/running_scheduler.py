@@ -106,7 +106,8 @@ class RunningScheduler:
             now_ms=clock.now_ms,
             storage_failure=lambda: loop.storage_failure,
         )
-        loop.observers = (metrics, watch_hub, PolicyFaultLog(state=lambda: loop.engine.state))
+        faults, forecasts = PolicyFaultLog(state=lambda: loop.engine.state), self._make_forecasts(loop)
+        loop.observers = (metrics, watch_hub, faults, forecasts)
         self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
         admission = Admission(sessions=sessions, ranges=self._ranges, sees_files=settings.sees_files)
         agents = self._make_agents(loop, sessions, windows, admission)
@@ -123,7 +124,7 @@ class RunningScheduler:
             identity=self._identity,
             standstill=self._standstill,
             store_confirmation=self._log.identity.confirm,
-            forecasts=self._make_forecasts(loop),
+            forecasts=forecasts,
         )
         self._spawn(loop.run())
         if settings.predictor:
