@@ -15,6 +15,11 @@ ROWS_MAX = 5_000_000
 FIELD_CHARACTERS_MAX = 100_000
 LINE_CHARACTERS_MAX = 1_000_000
 _CLOCK_HINT = " (a date or a clock? write seconds, of submissions since any instant)"
+_PACKED = {
+    b"\x1f\x8b": "is packed by gzip; unpack it first: gunzip --keep FILE",
+    b"PK\x03\x04": "is a workbook or another zip file; save its table as CSV UTF-8",
+    b"PAR1": "is a parquet file; read it by pandas and write it by to_csv(FILE, index=False)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +84,24 @@ def read_header(path: Path) -> tuple[str, ...]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = next(csv.reader(_lines(path, file)), None)
     except UnicodeDecodeError as error:
-        raise TraceError(path, "is no text in UTF-8; save it as such (in Excel: CSV UTF-8)") from error
+        raise TraceError(path, _why_no_text(path)) from error
     except (OSError, csv.Error) as error:
         raise TraceError(path, f"cannot be read as a table: {error}") from error
     if not header:
         raise TraceError(path, "is empty; a trace is a CSV file with a header line")
-    return tuple(name.strip() for name in header)
+    names = tuple(name.strip() for name in header)
+    twice = [name for name in names if name and names.count(name) > 1]
+    if twice:
+        raise TraceError(path, f"has the column {twice[0]} twice; give each a name of its own, or remove one", line=1)
+    return names
+
+
+def _why_no_text(path: Path) -> str:
+    """Return what a file is that is no text, and what to do with it."""
+    with path.open("rb") as file:
+        begin = file.read(len(max(_PACKED, key=len)))
+    kind = next((kind for mark, kind in _PACKED.items() if begin.startswith(mark)), "")
+    return kind or "is no text in UTF-8; save it as such (in Excel: CSV UTF-8)"
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -107,7 +124,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
                     continue
                 yield _row(path, reader.line_num, header, cells)
     except UnicodeDecodeError as error:
-        raise TraceError(path, "is no text in UTF-8; save it as such (in Excel: CSV UTF-8)") from error
+        raise TraceError(path, _why_no_text(path)) from error
     except (OSError, csv.Error) as error:
         raise TraceError(path, f"cannot be read as a table: {error}") from error
 
