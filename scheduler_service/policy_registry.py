@@ -14,7 +14,7 @@ from typing import Any, get_origin, get_type_hints
 from scheduler_service.core.cluster_view.view import Policy
 from scheduler_service.core.errors import POLICY_FAULTS, PolicyError, PolicyParameterError, UnknownPolicyError
 from scheduler_service.core.planning.policy_parameters import require_interval
-from scheduler_service.policy_plugins import load_plugins
+from scheduler_service.policy_plugins import PolicyPlugin, find_shadowed, load_plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +162,11 @@ def _parameter_types(path: str) -> Mapping[str, Any]:
     kind = _CLASSES[path]
     hints = get_type_hints(kind)
     return {parameter.name: hints[parameter.name] for parameter in fields(kind)}
+
+
+def unusable_plugins() -> Sequence[PolicyPlugin]:
+    """Return the plug-ins that are installed and cannot be chosen, each with its fault."""
+    return [*(one for one in _PLUGINS.values() if one.kind is None), *find_shadowed(POLICIES)]
 
 
 def policy_names() -> Sequence[str]:

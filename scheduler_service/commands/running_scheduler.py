@@ -292,6 +292,9 @@ class RunningScheduler:
             "pid": os.getpid(),
         }
         place = {"incarnation_id": self._identity.incarnation_id, "event_id": recovered.sequence}
+        for plugin in policy_registry.unusable_plugins():
+            fault = {"policy": plugin.name, "package": plugin.package, "reason": plugin.fault}
+            _log.warning("policy_not_offered", extra=fault)
         _log.info("serving", extra={**addresses, **place})
         return addresses
 

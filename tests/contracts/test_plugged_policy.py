@@ -63,6 +63,12 @@ def test_a_plugged_policy_is_listed_with_its_parameters_and_replaces_none(folder
     assert found["narrowest_first"]["parameters"][0]["name"] == "aging_ms"
     assert not found["fifo"]["summary"].startswith("Narrowest first")
     assert not BROKEN.keys() & found.keys()
+    told = dict(re.findall(r"^not offered: (\w+) of cotenant-plugged 1\.2: (.+)$", done.stderr, re.MULTILINE))
+    assert told.keys() == {"fifo", *BROKEN}
+    assert told["fifo"] == "the scheduler has a policy of this name; give the entry point another one"
+    shown = run(folder, "cotenant", "policies", "list", "--scheduler", "127.0.0.1:1")
+    assert "warning: not offered: no_policy of cotenant-plugged 1.2: " in shown.stderr
+    assert "narrowest_first" in shown.stdout
 
 
 def test_the_simulator_runs_a_plugged_policy_and_names_why_a_broken_one_cannot_be(folder: Path) -> None:
