@@ -162,3 +162,21 @@ def test_a_failed_job_that_was_handed_in_again_is_not_retried_by_a_pattern_that_
     add(scheduler, "job-50", scheduling_pb2.JOB_PHASE_PENDING)
     scheduler.jobs["job-50"].spec.retry_of = "job-41"
     assert "no job like job-4? is failed or cancelled" in cotenant("retry", "job-4?").err
+
+
+@for_each("named", ["job-41", "41", "unet"])
+def test_a_job_whose_repetition_has_not_ended_is_not_handed_in_once_more(
+    cotenant: CommandLine, scheduler: FakeScheduler, named: str
+) -> None:
+    """Both would write into one folder."""
+    add(scheduler, "job-41", scheduling_pb2.JOB_PHASE_FAILED)
+    add(scheduler, "job-50", scheduling_pb2.JOB_PHASE_RUNNING)
+    scheduler.jobs["job-50"].spec.retry_of = "job-41"
+    for job_id in ("job-41", "job-50"):
+        scheduler.jobs[job_id].spec.name = "unet"
+    told = cotenant("retry", named)
+    assert (told.code, told.out) == (2, "")
+    assert told.err.splitlines()[0] == "error: job-41 was handed in again: job-50 is running"
+    assert "cotenant cancel job-50 first" in told.err
+    scheduler.jobs["job-50"].phase = scheduling_pb2.JOB_PHASE_FAILED
+    assert "handed in again" not in cotenant("retry", "job-41").err
