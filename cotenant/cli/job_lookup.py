@@ -96,10 +96,10 @@ def find_jobs(
             continue
         if tasks and not fitting:
             asked = " or ".join(map(_phase_text, filter(None, phases)))
-            kind = "job like" if _is_pattern(name) else "task of"
+            kind = "job like" if is_pattern(name) else "task of"
             over = f": {_all_text(name, len(tasks))} ended" if are_over else ""
             raise InputError(f"no {kind} {name} is {asked}{over}", remedy="`cotenant ps -a` shows them")
-        if _is_pattern(name) and not tasks:
+        if is_pattern(name) and not tasks:
             missing = f"no job has an id or name like {name}"
             raise NotFoundError(missing, code=grpc.StatusCode.NOT_FOUND, remedy="`cotenant ps -a` lists all jobs")
         found |= dict.fromkeys(fitting if tasks else [find_job(client, name, ended=ended).job_id])
@@ -122,19 +122,20 @@ def names_in(wanted: Sequence[str]) -> list[str]:
 
 def is_array(name: str) -> bool:
     """Whether a name is the id of one array."""
-    return name.startswith(ARRAY_PREFIX) and not _is_pattern(name)
+    return name.startswith(ARRAY_PREFIX) and not is_pattern(name)
 
 
 def _stands_for_several(name: str) -> bool:
-    return name.startswith(ARRAY_PREFIX) or _is_pattern(name)
+    return name.startswith(ARRAY_PREFIX) or is_pattern(name)
 
 
 def _all_text(name: str, count: int) -> str:
-    kind = "job(s) like" if _is_pattern(name) else "task(s) of"
+    kind = "job(s) like" if is_pattern(name) else "task(s) of"
     return agreed(f"all {count} {kind} {name} have" if count > 1 else f"the only {kind.replace('(s)', '')} {name} has")
 
 
-def _is_pattern(name: str) -> bool:
+def is_pattern(name: str) -> bool:
+    """Whether a name is a pattern as of file names."""
     return any(mark in name for mark in "*?[")
 
 
@@ -143,7 +144,7 @@ def _phase_text(phase: scheduling_pb2.JobPhase.ValueType) -> str:
 
 
 def _stands_for(name: str, job: scheduling_pb2.Job) -> bool:
-    if not _is_pattern(name):
+    if not is_pattern(name):
         return job.spec.array_id == name
     return any(fnmatchcase(each, name) for each in (job.job_id, job.spec.name, job.spec.array_id) if each)
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from cotenant.cli.job_lookup import find_job, find_jobs
+from cotenant.cli.queue_options import find_parents
 from cotenant.client import ChannelOptions, SchedulerClient, open_channel
+from cotenant.client_errors import NotFoundError
 from cotenant.v1 import scheduling_pb2
 from tests.support.cases import for_each
 from tests.support.cli_cluster import CommandLine
@@ -180,3 +182,14 @@ def test_a_job_whose_repetition_has_not_ended_is_not_handed_in_once_more(
     assert "cotenant cancel job-50 first" in told.err
     scheduler.jobs["job-50"].phase = scheduling_pb2.JOB_PHASE_FAILED
     assert "handed in again" not in cotenant("retry", "job-41").err
+
+
+def test_a_job_may_wait_for_all_that_fit_a_pattern_and_for_an_array_by_its_id(scheduler: FakeScheduler) -> None:
+    for number, phase in enumerate((scheduling_pb2.JOB_PHASE_FINISHED, scheduling_pb2.JOB_PHASE_PENDING), start=61):
+        add(scheduler, f"job-{number}", phase)
+    spec = scheduling_pb2.JobSpec(after_job_ids=["job-6?", "array-7", "62"], after_any=True)
+    with open_channel(ChannelOptions(address=os.environ["COTENANT_SCHEDULER"])) as channel:
+        find_parents(SchedulerClient(channel), spec)
+        assert list(spec.after_job_ids) == ["job-61", "job-62", "array-7"]
+        with pytest.raises(NotFoundError, match=r"no job has an id or name like nothing-\*"):
+            find_parents(SchedulerClient(channel), scheduling_pb2.JobSpec(after_job_ids=["nothing-*"]))
