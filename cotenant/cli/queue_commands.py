@@ -100,7 +100,10 @@ def alter(
     max_slowdown: float | None,
     time_limit: str | None,
 ) -> None:
-    """Change what pending JOBS ask for, or the time limit of running ones; what is not given stays as it is."""
+    """Change what pending JOBS ask for, or the time limit of running ones; what is not given stays as it is.
+
+    Whatever has no flag here is changed by cancelling the job and submitting it anew.
+    """
     if all(value is None for value in (priority, share, max_slowdown, time_limit)):
         raise InputError("nothing is to be altered", remedy="--priority, --share, --max-slowdown or --time-limit")
     limit_ms = None if time_limit is None else 0 if time_limit == "none" else parse_duration_ms(time_limit)

@@ -92,7 +92,7 @@ def read_header(path: Path) -> tuple[str, ...]:
     names = tuple(name.strip() for name in header)
     twice = [name for name in names if name and names.count(name) > 1]
     if twice:
-        raise TraceError(path, f"has the column {twice[0]} twice; give each a name of its own, or remove one", line=1)
+        raise TraceError(path, f"has the column {twice[0]} twice; give each a name of its own, or remove one")
     return names
 
 

@@ -179,7 +179,7 @@ def test_a_packed_table_is_named_for_what_it_is(content: bytes, complaint: str, 
 def test_a_column_that_is_there_twice_is_refused_since_no_one_knows_which_counts(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text("submit_time_s,duration_s,num_gpus,num_gpus\n0,5,1,4\n")
-    with pytest.raises(TraceError, match="1: has the column num_gpus twice; give each a name of its own"):
+    with pytest.raises(TraceError, match=r"trace\.csv: has the column num_gpus twice; give each a name of its own"):
         read_trace(file, Consent())
 
 
