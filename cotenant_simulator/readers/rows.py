@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ ROWS_MAX = 5_000_000
 FIELD_CHARACTERS_MAX = 100_000
 LINE_CHARACTERS_MAX = 1_000_000
 _CLOCK_HINT = " (a date or a clock? write seconds, of submissions since any instant)"
+_CLOCK = re.compile(r":|^\d{4}-\d{2}-\d{2}")
 _PACKED = {
     b"\x1f\x8b": "is packed by gzip; unpack it first: gunzip --keep FILE",
     b"PK\x03\x04": "is a workbook or another zip file; save its table as CSV UTF-8",
@@ -44,7 +46,7 @@ class Row:
         try:
             value = float(text)
         except ValueError:
-            hint = " (a decimal comma? write a point)" if "," in text else _CLOCK_HINT if ":" in text else ""
+            hint = " (a decimal comma? write a point)" if "," in text else _CLOCK_HINT if _CLOCK.search(text) else ""
             raise self.error(f"{column} is {text!r}, not a number{hint}") from None
         if not math.isfinite(value) or not least <= value <= most:
             raise self.error(f"{column} is {text}, outside {least:g} to {most:g}")

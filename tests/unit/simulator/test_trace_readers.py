@@ -123,6 +123,10 @@ BAD: dict[str, tuple[str, str]] = {
         "submit_time_s,duration_s,num_gpus\n2026-01-02T03:04:05,1,1\n",
         r"not a number \(a date or a clock\? write seconds, of submissions since any instant\)",
     ),
+    "a day": (
+        "submit_time_s,duration_s,num_gpus\n2026-01-02,1,1\n",
+        r"not a number \(a date or a clock\? write seconds",
+    ),
     "semicolons": ("a;b\n1;2\n", "its columns are a;b .parted by something else than commas"),
     "another kind of file": ("\0" * 2_500_000, "has a line of 1000000 characters"),
     "one endless row": (MURI + "7" * 2_500_000, "has a line of 1000000 characters"),
