@@ -75,7 +75,8 @@ def find_jobs(
         wanted: Jobs as `find_job` takes them, ids of arrays, or patterns as of file names (`sweep-*`) for ids and
             names; several in one word are parted by commas.
         phases: Of the tasks of arrays and of what fits a pattern; jobs that are named are found in any phase.
-        ended: As in `find_job`; of tasks those that were handed in again are left out.
+        ended: As in `find_job`; of tasks those that were handed in again are left out, whatever their repetitions are
+            called. Otherwise a task is left out where its repetition stands in its place.
         may_be_over: An array or pattern of which all jobs have ended stands for none, and that is told.
 
     Raises:
@@ -88,7 +89,7 @@ def find_jobs(
     for name in names:
         known = listed if _stands_for_several(name) else []
         tasks = sorted((job for job in known if _stands_for(name, job)), key=lambda job: job.spec.array_index)
-        repeated = {job.spec.retry_of for job in known} if ended else frozenset()
+        repeated = {job.spec.retry_of for job in (known if ended else tasks)}
         fitting = [job.job_id for job in tasks if job.phase in phases and job.job_id not in repeated]
         are_over = bool(tasks) and not fitting and all(job.phase in ENDED for job in tasks)
         if are_over and may_be_over:

@@ -250,12 +250,16 @@ class QueueRequests:
         return checked
 
     def _named_arrays(self, spec: scheduling_pb2.JobSpec) -> Mapping[str, list[JobRecord]]:
-        """Return the known tasks of the arrays that a job waits for, in one look at all jobs."""
+        """Return the known tasks of the arrays that a job waits for, in one look at all jobs.
+
+        In place of one that was handed in again there is its repetition.
+        """
         found: dict[str, list[JobRecord]] = {name: [] for name in spec.after_job_ids if name.startswith("array-")}
         for job in self._state.jobs.values() if found else ():
             if job.request.terms.array_id in found:
                 found[job.request.terms.array_id].append(job)
-        return found
+        repeated = {job.request.terms.retry_of for tasks in found.values() for job in tasks}
+        return {name: [job for job in tasks if job.job_id not in repeated] for name, tasks in found.items()}
 
     def _parents(
         self, name: str, spec: scheduling_pb2.JobSpec, arrays: Mapping[str, list[JobRecord]]

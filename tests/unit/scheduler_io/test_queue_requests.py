@@ -161,6 +161,18 @@ def test_a_job_may_wait_for_a_whole_array() -> None:
     assert scene.phase(child) is Phase.CANCELLED
 
 
+def test_a_repetition_stands_in_the_place_of_a_failed_task_for_whoever_waits_for_the_array() -> None:
+    scene = Scene()
+    array_id, job_ids = scene.array(2)
+    scene.fail(job_ids[0])
+    again = scheduling_pb2.SubmitJobRequest(spec=scene.queue.repeated_spec(job_ids[0]))
+    new_id = scene.do(scene.queue.submission(again, is_repeated=True))
+    child = scene.submit(after_job_ids=[array_id])
+    assert set(scene.engine.state.jobs[child].request.terms.after_job_ids) == {job_ids[1], new_id}
+    with pytest.raises(WrongJobPhaseError, match=f"{job_ids[0]} is failed"):
+        scene.submit(after_job_ids=[job_ids[0]])
+
+
 @for_each(
     ("spec", "error", "why"),
     [
