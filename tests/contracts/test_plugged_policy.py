@@ -91,6 +91,23 @@ def test_a_plugged_policy_that_leaves_the_program_or_cannot_be_built_ends_its_si
     assert "policy leaving cannot be built: ValueError: strength below 1" in unbuilt.stderr
 
 
+def test_a_plugged_policy_that_fails_about_a_snapshot_holds_its_jobs_and_is_named(folder: Path) -> None:
+    words = r"warning: POLICY_FAILED: policy leaving failed: SystemExit: 0 \(.*/cotenant_plugged\.py:\d+\)"
+    for flags in (["--policy", "leaving"], ["--policy", "fifo", "--compare", "leaving"]):
+        done = run(folder, "scheduler_service", "decide", "examples/snapshot.json", *flags, "-o", "json")
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+        answer = json.loads(done.stdout)
+        decided = answer["comparisons"][0]["decisions"] if "--compare" in flags else answer["decisions"]
+        assert [(one["job_id"], one["reason"]["code"]) for one in decided] == [
+            ("cnn-1", "POLICY_FAILED"),
+            ("transformer-2", "POLICY_FAILED"),
+        ]
+        (warning,) = answer["warnings"]
+        assert re.fullmatch(words.removeprefix("warning: POLICY_FAILED: "), warning["message"])
+    shown = run(folder, "scheduler_service", "decide", "examples/snapshot.json", "--policy", "leaving")
+    assert re.search(words, shown.stderr)
+
+
 def test_whatever_is_wrong_with_a_plugged_policy_is_said_in_words(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

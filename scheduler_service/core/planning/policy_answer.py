@@ -28,20 +28,34 @@ def decisions_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
         TypeError: It answered something else than decisions.
         Exception: Whatever the policy raises.
     """
-    decisions = tuple(policy.decide(view))
-    for decision in decisions:
-        _require_decision(decision)
+    decisions = answer_of(policy, view)
     moves = trial_moves(view, decisions) if getattr(policy, "trial_moves", False) else ()
     if not moves and getattr(policy, "trial_pauses", False):
         return with_measuring_starts(view, decisions)
     return (*decisions, *moves)
 
 
+def answer_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
+    """Ask a policy, and return its decisions.
+
+    Raises:
+        TypeError: It answered something else than decisions.
+        Exception: Whatever the policy raises.
+    """
+    decisions = tuple(policy.decide(view))
+    for decision in decisions:
+        _require_decision(decision)
+    return decisions
+
+
+def describe_fault(policy: Policy, error: BaseException) -> str:
+    """Return what a policy has raised, with the line of its own file where that was."""
+    return f"{type(error).__name__}: {error!s:.400}{_place(policy, error)}"
+
+
 def note_failed(state: ClusterState, policy: Policy, error: BaseException) -> None:
-    """Keep what a policy has raised, with the line of its own file where that was."""
-    note_refused(
-        state, "", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error!s:.400}{_place(policy, error)}"
-    )
+    """Keep what a policy has raised."""
+    note_refused(state, "", Reason(code="POLICY_FAILED"), describe_fault(policy, error))
 
 
 def _place(policy: Policy, error: BaseException) -> str:
