@@ -113,12 +113,7 @@ async def decide(
             decisions=decisions,
             effective_parameters=asked_policy.effective,
             model_version=answers.model_version,
-            warnings=[
-                *read.valid.warnings,
-                *_unusable(read),
-                *answers.warnings,
-                *bounded_warnings(POLICY_FAILED, list(faults.values())),
-            ],
+            warnings=[*read.valid.warnings, *_unusable(read), *answers.warnings, *_failed(faults)],
             base_token=read.base_token,
             comparisons=comparisons,
         )
@@ -140,6 +135,10 @@ def _missing(read: ReadSnapshot, *, can_ask: bool) -> MissingPredictions:
 def _unusable(read: ReadSnapshot) -> list[resources_pb2.Warning]:
     why = describe_unusable(read.nodes) if read.valid.snapshot.pending else ""
     return bounded_warnings(NO_USABLE_GPU, [why] if why else [])
+
+
+def _failed(faults: Mapping[str, str]) -> list[resources_pb2.Warning]:
+    return bounded_warnings(POLICY_FAILED, list(faults.values()))
 
 
 def _comparison(asked: _AskedPolicy, decisions: list[scheduling_pb2.Decision]) -> scheduling_pb2.PolicyDecisions:
