@@ -6,9 +6,9 @@ An answer follows from its request alone; what is kept between calls only saves 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
@@ -105,10 +105,7 @@ async def decide(
         if missing.askable and predictor is not None:
             answers = await ask_missing(missing, predictor, (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO)
             decisions = await thread.begin(lambda: decisions_of(asked_policy, read))
-        comparisons = [
-            _comparison(one, await thread.begin(lambda one=one: decisions_of(one, read)))  # type: ignore[misc]
-            for one in compared
-        ]
+        comparisons = [await _comparison(one, thread, partial(decisions_of, one, read)) for one in compared]
         return scheduling_pb2.DecideResponse(
             decisions=decisions,
             effective_parameters=asked_policy.effective,
@@ -141,8 +138,11 @@ def _failed(faults: Mapping[str, str]) -> list[resources_pb2.Warning]:
     return bounded_warnings(POLICY_FAILED, list(faults.values()))
 
 
-def _comparison(asked: _AskedPolicy, decisions: list[scheduling_pb2.Decision]) -> scheduling_pb2.PolicyDecisions:
-    return scheduling_pb2.PolicyDecisions(policy=asked.name, decisions=decisions, effective_parameters=asked.effective)
+async def _comparison(
+    asked: _AskedPolicy, thread: SideThread, decisions: Callable[[], list[scheduling_pb2.Decision]]
+) -> scheduling_pb2.PolicyDecisions:
+    decided = await thread.begin(decisions)
+    return scheduling_pb2.PolicyDecisions(policy=asked.name, decisions=decided, effective_parameters=asked.effective)
 
 
 @dataclass(frozen=True, slots=True)
