@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf, isnan
+from numbers import Real
 
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.commands import LaunchJob, PauseJob, PrepareJob, ResumeJob, StopJob
@@ -116,7 +117,7 @@ def _look_ms(
         at_ms = find(view)
         if at_ms is None:
             return inf
-        if not isinstance(at_ms, int | float) or isnan(at_ms):
+        if not isinstance(at_ms, (int, float, Real)) or isnan(at_ms):
             raise TypeError(f"next_look_ms(view) returned {at_ms!r:.100}, which is no instant in ms")
     except POLICY_FAULTS as error:
         note_failed(state, policy, error)

@@ -6,6 +6,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy
 import pytest
 
 from scheduler_service.core import events
@@ -121,6 +122,11 @@ def test_a_policy_that_cannot_say_when_it_is_to_be_asked_is_asked_always_and_nam
     assert words in engine.state.rejected[-1].detail
 
 
+def test_an_instant_may_be_a_number_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Halting, "next_look_ms", lambda self, view: numpy.int64(60_000))
+    assert not played(Halting()).state.rejected
+
+
 def test_a_policy_that_cannot_say_whether_its_answer_stands_is_asked_and_named() -> None:
     engine = played(Unsettled())
     assert engine.state.jobs["j0"].phase is Phase.STARTING
@@ -137,7 +143,12 @@ def test_a_fault_names_the_line_of_the_policys_own_file() -> None:
     assert played(Deep()).state.rejected[-1].detail.endswith(f" (core/test_policy_answers.py:{line})")
 
 
-@pytest.mark.parametrize("interval_ms", ["often", -5, 0.5, True])
+@pytest.mark.parametrize("interval_ms", [0, 1_000, 1_000.0, numpy.int64(1_000)])
+def test_whole_milliseconds_are_an_interval_whatever_holds_them(interval_ms: Any) -> None:
+    require_interval(type("Odd", (), {"interval_ms": interval_ms})())
+
+
+@pytest.mark.parametrize("interval_ms", ["often", -5, 0.5, True, float("nan"), float("inf")])
 def test_times_that_are_none_are_no_interval(interval_ms: Any) -> None:
     policy = type("Odd", (), {"interval_ms": interval_ms})()
     with pytest.raises(PolicyParameterError, match="interval_ms must be 0 or more whole milliseconds, but is"):
