@@ -19,6 +19,7 @@ Several seeds give every figure of every policy with its 95 % interval, alone an
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def simulate(
             runs = run_all(experiment, has_jobs=True, scenarios=Scenarios(experiment))
         except TraceError as error:
             told = str(error).replace(str(Path(folder) / _FRAME_FILE), "the data frame")
-            raise InputError(f"{told}{_columns_needed(trace)}") from error
+            raise InputError(f"{_with_rows(told)}{_columns_needed(trace)}") from error
     return _as_frames(frames, runs)
 
 
@@ -124,6 +125,12 @@ def _written(frames: Any, trace: Any, folder: Path) -> Path:  # noqa: ANN401 (wh
     numbered = trace if "job_id" in trace.columns else trace.assign(job_id=range(len(trace)))
     numbered.to_csv(path, index=False)
     return path
+
+
+def _with_rows(told: str) -> str:
+    """Return a complaint about lines of the file, of which the first is the header, as one about rows of the frame."""
+    told = re.sub(r"^the data frame:(\d+): ", lambda found: f"the data frame, iloc[{int(found[1]) - 2}]: ", told)
+    return re.sub(r"stands in line (\d+) too", lambda found: f"stands in iloc[{int(found[1]) - 2}] too", told)
 
 
 def _columns_needed(trace: Any) -> str:  # noqa: ANN401 (what the caller has)

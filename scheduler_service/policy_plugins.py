@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
@@ -53,8 +53,22 @@ def load_plugins(taken: Container[str]) -> Mapping[str, PolicyPlugin]:
     return found
 
 
+def find_shadowed(taken: Container[str]) -> Sequence[PolicyPlugin]:
+    """Return the plug-ins that nobody can choose, since a policy of the scheduler has their name."""
+    fault = "the scheduler has a policy of this name; give the entry point another one"
+    return [
+        PolicyPlugin(name=point.name, package=_package_of(point), fault=fault)
+        for point in islice(entry_points(group=GROUP), PLUGINS_MAX)
+        if point.name in taken
+    ]
+
+
+def _package_of(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "a package without a name"
+
+
 def _load(point: EntryPoint) -> PolicyPlugin:
-    package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "a package without a name"
+    package = _package_of(point)
     if not _NAME.fullmatch(point.name):
         return PolicyPlugin(name=point.name, package=package, fault="its name is not lower_snake_case")
     try:

@@ -12,8 +12,9 @@ from inspect import cleandoc, getmodule
 from typing import Any, get_origin, get_type_hints
 
 from scheduler_service.core.cluster_view.view import Policy
-from scheduler_service.core.errors import PolicyParameterError, UnknownPolicyError
-from scheduler_service.policy_plugins import load_plugins
+from scheduler_service.core.errors import POLICY_FAULTS, PolicyError, PolicyParameterError, UnknownPolicyError
+from scheduler_service.core.planning.policy_parameters import require_interval
+from scheduler_service.policy_plugins import PolicyPlugin, find_shadowed, load_plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,18 @@ def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
                 f"policy {name} has no parameter {parameter!r}; valid are {', '.join(sorted(known)) or 'none'}"
             )
         _require_type(name, parameter, known[parameter], value)
-    policy: Policy = kind(**{**entry.defaults, **parameters})
+    policy = _built(kind, name, {**entry.defaults, **parameters})
+    require_interval(policy)
+    return policy
+
+
+def _built(kind: type[Any], name: str, parameters: Mapping[str, object]) -> Policy:
+    try:
+        policy: Policy = kind(**parameters)
+    except PolicyError:
+        raise
+    except POLICY_FAULTS as error:  # whatever a foreign class does
+        raise PolicyParameterError(f"policy {name} cannot be built: {type(error).__name__}: {error}") from error
     return policy
 
 
@@ -150,6 +162,11 @@ def _parameter_types(path: str) -> Mapping[str, Any]:
     kind = _CLASSES[path]
     hints = get_type_hints(kind)
     return {parameter.name: hints[parameter.name] for parameter in fields(kind)}
+
+
+def unusable_plugins() -> Sequence[PolicyPlugin]:
+    """Return the plug-ins that are installed and cannot be chosen, each with its fault."""
+    return [*(one for one in _PLUGINS.values() if one.kind is None), *find_shadowed(POLICIES)]
 
 
 def policy_names() -> Sequence[str]:

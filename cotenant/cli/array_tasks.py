@@ -13,6 +13,7 @@ from typing import Any
 
 from cotenant.array_terms import INDEX_MAX, TASKS_MAX, VALUE_NAME
 from cotenant.client_errors import InputError
+from cotenant.counted_nouns import agreed
 from cotenant.profile_text import TextError, read_text
 from cotenant.v1 import scheduling_pb2
 
@@ -107,7 +108,8 @@ def read_sweep(path: Path) -> list[dict[str, str]]:
         text = read_text(path, bytes_max=FILE_LIMIT_BYTES)
         rows = _json_rows(path, text) if path.suffix.lower() == ".json" else _csv_rows(path, text)
     except TextError as error:
-        raise InputError(f"{path} {error}", remedy=f"1 to {TASKS_MAX} rows, one for each job") from error
+        remedy = f"text in UTF-8 of {FILE_LIMIT_BYTES} bytes at most, a row for each of 1 to {TASKS_MAX} jobs"
+        raise InputError(f"{path} {error}", remedy=remedy) from error
     except (OSError, ValueError, csv.Error, RecursionError) as error:
         raise InputError(
             f"cannot read {path}: {error}", remedy="a CSV with a header, or a JSON list of objects"
@@ -130,17 +132,24 @@ def _csv_rows(path: Path, text: str) -> list[dict[str, str]]:
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(header):
             raise InputError(
-                f"{path}: row {number} has {len(line)} cells, the header {len(header)}", remedy="correct it"
+                agreed(f"{path}: row {number} has {len(line)} cell(s), the header {len(header)}"), remedy="correct it"
             )
     return [dict(zip(header, line, strict=True)) for line in lines[1:]]
 
 
 def _json_rows(path: Path, text: str) -> list[dict[str, str]]:
-    content = json.loads(text)
+    content = json.loads(text, object_pairs_hook=lambda pairs: _object(path, pairs))
     rows = content if isinstance(content, list) else []
     if not rows or not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
         raise InputError(f"{path} is not a list of objects with the same names", remedy='[{"lr": 0.1}, {"lr": 0.01}]')
     return [{name: _json_text(path, value) for name, value in row.items()} for row in rows]
+
+
+def _object(path: Path, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise InputError(f"{path} has a name twice in one object", remedy="give every value a name of its own")
+    return found
 
 
 def _json_text(path: Path, value: Any) -> str:  # noqa: ANN401 - whatever JSON holds

@@ -61,7 +61,7 @@ def ps(session: Session, /, show_all: bool, phases: tuple[str, ...], tenant: str
         is_part = bool(phases or tenant)
         tell("no such jobs; `cotenant ps -a` lists all" if is_part else "no jobs; submit one with `cotenant submit`")
     if len(jobs) > len(shown):
-        tell(f"{len(jobs) - len(shown)} more jobs not shown (-a shows all)")
+        tell(agreed(f"{len(jobs) - len(shown)} more job(s) not shown (-a shows all)"))
     tell_warnings(session)
 
 

@@ -75,7 +75,8 @@ def find_jobs(
         wanted: Jobs as `find_job` takes them, ids of arrays, or patterns as of file names (`sweep-*`) for ids and
             names; several in one word are parted by commas.
         phases: Of the tasks of arrays and of what fits a pattern; jobs that are named are found in any phase.
-        ended: As in `find_job`; of tasks those that were handed in again are left out.
+        ended: As in `find_job`; of tasks those that were handed in again are left out, whatever their repetitions are
+            called. Otherwise a task is left out where its repetition stands in its place.
         may_be_over: An array or pattern of which all jobs have ended stands for none, and that is told.
 
     Raises:
@@ -88,7 +89,7 @@ def find_jobs(
     for name in names:
         known = listed if _stands_for_several(name) else []
         tasks = sorted((job for job in known if _stands_for(name, job)), key=lambda job: job.spec.array_index)
-        repeated = {job.spec.retry_of for job in known} if ended else frozenset()
+        repeated = {job.spec.retry_of for job in (known if ended else tasks)}
         fitting = [job.job_id for job in tasks if job.phase in phases and job.job_id not in repeated]
         are_over = bool(tasks) and not fitting and all(job.phase in ENDED for job in tasks)
         if are_over and may_be_over:
@@ -96,10 +97,10 @@ def find_jobs(
             continue
         if tasks and not fitting:
             asked = " or ".join(map(_phase_text, filter(None, phases)))
-            kind = "job like" if _is_pattern(name) else "task of"
+            kind = "job like" if is_pattern(name) else "task of"
             over = f": {_all_text(name, len(tasks))} ended" if are_over else ""
             raise InputError(f"no {kind} {name} is {asked}{over}", remedy="`cotenant ps -a` shows them")
-        if _is_pattern(name) and not tasks:
+        if is_pattern(name) and not tasks:
             missing = f"no job has an id or name like {name}"
             raise NotFoundError(missing, code=grpc.StatusCode.NOT_FOUND, remedy="`cotenant ps -a` lists all jobs")
         found |= dict.fromkeys(fitting if tasks else [find_job(client, name, ended=ended).job_id])
@@ -122,19 +123,20 @@ def names_in(wanted: Sequence[str]) -> list[str]:
 
 def is_array(name: str) -> bool:
     """Whether a name is the id of one array."""
-    return name.startswith(ARRAY_PREFIX) and not _is_pattern(name)
+    return name.startswith(ARRAY_PREFIX) and not is_pattern(name)
 
 
 def _stands_for_several(name: str) -> bool:
-    return name.startswith(ARRAY_PREFIX) or _is_pattern(name)
+    return name.startswith(ARRAY_PREFIX) or is_pattern(name)
 
 
 def _all_text(name: str, count: int) -> str:
-    kind = "job(s) like" if _is_pattern(name) else "task(s) of"
+    kind = "job(s) like" if is_pattern(name) else "task(s) of"
     return agreed(f"all {count} {kind} {name} have" if count > 1 else f"the only {kind.replace('(s)', '')} {name} has")
 
 
-def _is_pattern(name: str) -> bool:
+def is_pattern(name: str) -> bool:
+    """Whether a name is a pattern as of file names."""
     return any(mark in name for mark in "*?[")
 
 
@@ -143,7 +145,7 @@ def _phase_text(phase: scheduling_pb2.JobPhase.ValueType) -> str:
 
 
 def _stands_for(name: str, job: scheduling_pb2.Job) -> bool:
-    if not _is_pattern(name):
+    if not is_pattern(name):
         return job.spec.array_id == name
     return any(fnmatchcase(each, name) for each in (job.job_id, job.spec.name, job.spec.array_id) if each)
 

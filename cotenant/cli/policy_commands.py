@@ -18,6 +18,7 @@ from cotenant.programs import run_captured
 from cotenant.v1 import scheduling_pb2
 
 OFFLINE_TIMEOUT_S = 60.0
+_NOT_OFFERED = "not offered: "
 _COLUMNS = (Column(title=""), Column(title="POLICY"), Column(title="WHAT IT DOES", wraps=True))
 _IN_USE = Column(title="IN USE", right=True)
 _PARAMETER_COLUMNS = (
@@ -94,6 +95,9 @@ def installed_policies() -> tuple[list[scheduling_pb2.Policy], str]:
     try:
         rows = json.loads(done.stdout)
         found = [ParseDict(row, scheduling_pb2.Policy(), ignore_unknown_fields=True) for row in rows]
+        for line in done.stderr.splitlines():
+            if line.startswith(_NOT_OFFERED):
+                tell(f"warning: {line}", style="yellow")
         return found, next((str(row["name"]) for row in rows if row["default"]), "")
     except (ValueError, KeyError, TypeError, ParseError) as error:
         reported = done.stderr.strip() or str(error)

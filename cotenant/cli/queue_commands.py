@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import click
 
 from cotenant.cli.job_commands import tell_jobs
 from cotenant.cli.job_lookup import complete_job, find_jobs
+from cotenant.cli.job_views import ENDED, phase_name
 from cotenant.cli.session import Session, tell, with_session
 from cotenant.cli.unsaved_work import tell_unsaved_work
 from cotenant.client_errors import InputError
@@ -60,12 +63,24 @@ def retry(session: Session, /, jobs: tuple[str, ...], force: bool) -> None:
     """Hand failed or cancelled JOBS, or those of arrays, in again; each gets a new id and begins from the start."""
     client = session.scheduler()
     again = []
-    for job_id in find_jobs(client, jobs, phases=_FAILED, ended=True):
+    found = find_jobs(client, jobs, phases=_FAILED, ended=True)
+    _require_ended_repetitions(client.list_jobs(), found)
+    for job_id in found:
         answer = client.retry_job(job_id, force=force)
         for warning in answer.warnings:
             tell(f"warning: {warning.code}: {warning.message}", style="yellow")
         again.append(answer.job)
     tell_jobs(session, again)
+
+
+def _require_ended_repetitions(known: Iterable[scheduling_pb2.Job], job_ids: Collection[str]) -> None:
+    """Refuse to let a script run twice at once, in one folder and with one checkpoint of its own."""
+    for job in known:
+        if job.spec.retry_of in job_ids and job.phase not in ENDED:
+            raise InputError(
+                f"{job.spec.retry_of} was handed in again: {job.job_id} is {phase_name(job)}",
+                remedy=f"cotenant cancel {job.job_id} first, or hand another job in by cotenant submit",
+            )
 
 
 @click.command(epilog="Example:  cotenant alter job-12 --priority high --time-limit 4h")
@@ -85,7 +100,10 @@ def alter(
     max_slowdown: float | None,
     time_limit: str | None,
 ) -> None:
-    """Change what pending JOBS ask for, or the time limit of running ones; what is not given stays as it is."""
+    """Change what pending JOBS ask for, or the time limit of running ones; what is not given stays as it is.
+
+    Whatever has no flag here is changed by cancelling the job and submitting it anew.
+    """
     if all(value is None for value in (priority, share, max_slowdown, time_limit)):
         raise InputError("nothing is to be altered", remedy="--priority, --share, --max-slowdown or --time-limit")
     limit_ms = None if time_limit is None else 0 if time_limit == "none" else parse_duration_ms(time_limit)

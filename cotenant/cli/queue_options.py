@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cotenant.cli.job_lookup import ARRAY_PREFIX, find_job
+from cotenant.cli.job_lookup import ARRAY_PREFIX, find_job, find_jobs, is_pattern
 from cotenant.client import SchedulerClient
 from cotenant.client_errors import InputError
 from cotenant.v1 import scheduling_pb2
@@ -44,7 +44,7 @@ def queue_content(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_parents(client: SchedulerClient, spec: scheduling_pb2.JobSpec) -> None:
-    """Replaces names and starts of ids by ids, in the jobs that a job waits for; arrays are named by their ids.
+    """Replaces names, starts of ids and patterns by ids, in the jobs that a job waits for; arrays have their ids.
 
     Raises:
         NotFoundError: No such job.
@@ -52,6 +52,11 @@ def find_parents(client: SchedulerClient, spec: scheduling_pb2.JobSpec) -> None:
     """
     if spec.after_any and not spec.after_job_ids:
         raise InputError("after_any names no job", remedy="name the jobs in addition: --after job-12 --after-any")
-    spec.after_job_ids[:] = [
-        name if name.startswith(ARRAY_PREFIX) else find_job(client, name).job_id for name in spec.after_job_ids
-    ]
+    found = dict.fromkeys(job_id for name in spec.after_job_ids for job_id in _parents(client, name))
+    spec.after_job_ids[:] = found
+
+
+def _parents(client: SchedulerClient, name: str) -> list[str]:
+    if is_pattern(name):
+        return find_jobs(client, [name], phases=scheduling_pb2.JobPhase.values())
+    return [name if name.startswith(ARRAY_PREFIX) else find_job(client, name).job_id]

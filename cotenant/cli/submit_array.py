@@ -11,6 +11,7 @@ from cotenant.cli.array_tasks import ArrayTasks, make_tasks
 from cotenant.cli.formats import OutputFormat, emit_data
 from cotenant.cli.session import Session, show, tell
 from cotenant.client_errors import InputError
+from cotenant.counted_nouns import agreed
 from cotenant.v1 import scheduling_pb2
 
 
@@ -60,12 +61,11 @@ def submit_array(
     for warning in answer.warnings:
         tell(f"warning: {warning.code}: {warning.message}", style="yellow")
     if dry_run:
-        tell(f"dry run: {len(array.tasks)} tasks would be accepted; nothing was submitted")
+        tell(agreed(f"dry run: {len(array.tasks)} task(s) would be accepted; nothing was submitted"))
     elif session.output is OutputFormat.NAME:
         show(answer.array_id)
     elif session.output.is_for_people:
-        show(
-            f"{answer.array_id}  {spec.name}  {len(answer.job_ids)} tasks, {answer.job_ids[0]} to {answer.job_ids[-1]}"
-        )
+        ids = " to ".join(dict.fromkeys((answer.job_ids[0], answer.job_ids[-1])))
+        show(agreed(f"{answer.array_id}  {spec.name}  {len(answer.job_ids)} task(s), {ids}"))
     else:
         emit_data({"array_id": answer.array_id, "job_ids": list(answer.job_ids)}, session.output)

@@ -20,7 +20,8 @@ from cotenant_simulator.truth.predictions import Predictor, TruthPredictor, pars
 from cotenant_simulator.truth.trace import Trace
 from scheduler_service.core.cluster_view.view import Policy
 from scheduler_service.core.engine import MakePolicy
-from scheduler_service.core.errors import PolicyError
+from scheduler_service.core.errors import POLICY_FAULTS, PolicyError
+from scheduler_service.core.planning.policy_parameters import require_interval
 from scheduler_service.policy_registry import make_policy
 
 OWN_CLUSTER = "own"
@@ -192,6 +193,7 @@ class _Maker:
         own = self._own[name]
         try:
             policy = own(**parameters) if isinstance(own, type) else own
-        except Exception as error:  # whatever a foreign class does
+        except POLICY_FAULTS as error:  # whatever a foreign class does
             raise InputError(f"policy {name} cannot be built: {type(error).__name__}: {error}") from error
+        require_interval(policy)
         return policy  # type: ignore[return-value]

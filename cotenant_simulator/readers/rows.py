@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,12 @@ ROWS_MAX = 5_000_000
 FIELD_CHARACTERS_MAX = 100_000
 LINE_CHARACTERS_MAX = 1_000_000
 _CLOCK_HINT = " (a date or a clock? write seconds, of submissions since any instant)"
+_CLOCK = re.compile(r":|^\d{4}-\d{2}-\d{2}")
+_PACKED = {
+    b"\x1f\x8b": "is packed by gzip; unpack it first: gunzip --keep FILE",
+    b"PK\x03\x04": "is a workbook or another zip file; save its table as CSV UTF-8",
+    b"PAR1": "is a parquet file; read it by pandas and write it by to_csv(FILE, index=False)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,7 @@ class Row:
         try:
             value = float(text)
         except ValueError:
-            hint = " (a decimal comma? write a point)" if "," in text else _CLOCK_HINT if ":" in text else ""
+            hint = " (a decimal comma? write a point)" if "," in text else _CLOCK_HINT if _CLOCK.search(text) else ""
             raise self.error(f"{column} is {text!r}, not a number{hint}") from None
         if not math.isfinite(value) or not least <= value <= most:
             raise self.error(f"{column} is {text}, outside {least:g} to {most:g}")
@@ -79,12 +86,24 @@ def read_header(path: Path) -> tuple[str, ...]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = next(csv.reader(_lines(path, file)), None)
     except UnicodeDecodeError as error:
-        raise TraceError(path, "is no text in UTF-8; save it as such (in Excel: CSV UTF-8)") from error
+        raise TraceError(path, _why_no_text(path)) from error
     except (OSError, csv.Error) as error:
         raise TraceError(path, f"cannot be read as a table: {error}") from error
     if not header:
         raise TraceError(path, "is empty; a trace is a CSV file with a header line")
-    return tuple(name.strip() for name in header)
+    names = tuple(name.strip() for name in header)
+    twice = [name for name in names if name and names.count(name) > 1]
+    if twice:
+        raise TraceError(path, f"has the column {twice[0]} twice; give each a name of its own, or remove one")
+    return names
+
+
+def _why_no_text(path: Path) -> str:
+    """Return what a file is that is no text, and what to do with it."""
+    with path.open("rb") as file:
+        begin = file.read(len(max(_PACKED, key=len)))
+    kind = next((kind for mark, kind in _PACKED.items() if begin.startswith(mark)), "")
+    return kind or "is no text in UTF-8; save it as such (in Excel: CSV UTF-8)"
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -107,7 +126,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
                     continue
                 yield _row(path, reader.line_num, header, cells)
     except UnicodeDecodeError as error:
-        raise TraceError(path, "is no text in UTF-8; save it as such (in Excel: CSV UTF-8)") from error
+        raise TraceError(path, _why_no_text(path)) from error
     except (OSError, csv.Error) as error:
         raise TraceError(path, f"cannot be read as a table: {error}") from error
 

@@ -12,13 +12,23 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cotenant.errors import CotenantError
 from cotenant.programs import command_line
+from scheduler_service.core.commands import Command
+from scheduler_service.core.events import Event, PolicyChosen
+from scheduler_service.core.queue_events import (
+    JobAltered,
+    JobHeld,
+    JobReleased,
+    NodeCordoned,
+    NodeUncordoned,
+    TenantsChosen,
+)
 from scheduler_service.errors import OverloadedError
 
 _log = logging.getLogger(__name__)
@@ -33,6 +43,9 @@ QUESTIONS_MAX = 2
 RUNS_MIN = 9
 _ANSWER_BYTES_MAX = 16 << 20
 _ENDED = ("finished", "failed", "cancelled")
+_ORDERS = (JobHeld, JobReleased, JobAltered, NodeCordoned, NodeUncordoned, TenantsChosen, PolicyChosen)
+_SIMULATIONS_MAX = 2
+"""That one caller waits for: the one that runs may have begun before an order."""
 
 
 class ForecastError(Exception):
@@ -67,12 +80,14 @@ class Forecast:
         confidence: Nominal coverage of the intervals.
         runs: Behind each of them; below `RUNS_MIN` there are none.
         waits: By job id.
+        orders: People had given so many that change who waits for what (`StartForecasts.event_handled`).
     """
 
     as_of_ms: int
     confidence: float
     runs: int
     waits: Mapping[str, ExpectedWait]
+    orders: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,29 +110,51 @@ class StartForecasts:
     _newest: Forecast | None = None
     _running: asyncio.Task[Forecast] | None = None
     _questions: int = 0
+    _orders: int = 0
 
     def __post_init__(self) -> None:
         """Remove what a killed process has left."""
         for path in self.folder.glob("*.json"):
             path.unlink(missing_ok=True)
 
-    async def of_queue(self, *, patience_s: float) -> Forecast:
+    def event_handled(self, event: Event, commands: Sequence[Command], *, duration_ns: int) -> None:
+        """Note an order of people after which an earlier forecast may contradict the reason of a job."""
+        self._orders += isinstance(event, _ORDERS)
+
+    def batch_handled(self) -> None:
+        """Nothing follows from the end of a batch."""
+
+    async def of_queue(self, job_id: str, *, patience_s: float) -> Forecast:
         """Return when the waiting jobs start: the newest forecast if it is fresh or no newer one comes in time.
+
+        Args:
+            job_id: A forecast that lacks this job is not fresh.
+            patience_s: How long the caller waits.
 
         Raises:
             ForecastError: There is none yet.
         """
-        if self._newest is None or self.now_ms() - self._newest.as_of_ms > FRESH_MS:
-            if self._running is None or self._running.done():
-                self._running = asyncio.create_task(self._ask({}))
-                self._running.add_done_callback(self._keep)
-            try:
-                return await asyncio.wait_for(asyncio.shield(self._running), patience_s)
-            except TimeoutError:
-                pass
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                for _ in range(_SIMULATIONS_MAX):
+                    if (fresh := self._fresh(job_id)) is not None:
+                        return fresh
+                    await asyncio.shield(self._simulated())
         if self._newest is None:
             raise ForecastError("it is being simulated; ask again in some seconds")
         return self._newest
+
+    def _fresh(self, job_id: str) -> Forecast | None:
+        newest = self._newest
+        if newest is None or self.now_ms() - newest.as_of_ms > FRESH_MS or newest.orders != self._orders:
+            return None
+        return newest if job_id in newest.waits else None
+
+    def _simulated(self) -> asyncio.Task[Forecast]:
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._ask({}))
+            self._running.add_done_callback(self._keep)
+        return self._running
 
     async def with_changes(self, changes: Mapping[str, object], *, patience_s: float) -> Forecast:
         """Return when the waiting jobs would start.
@@ -154,13 +191,13 @@ class StartForecasts:
     async def _ask(self, changes: Mapping[str, object]) -> Forecast:
         if self.living_jobs() > LIVING_JOBS_MAX:
             raise ForecastError(f"more than {LIVING_JOBS_MAX} jobs are too many to simulate")
-        encode, as_of_ms = self.freeze(), self.now_ms()
+        encode, as_of_ms, orders = self.freeze(), self.now_ms(), self._orders
         path = await asyncio.to_thread(self._write, encode, as_of_ms, changes)
         try:
             content = await self._run(path)
         finally:
             path.unlink(missing_ok=True)
-        return _read(content, as_of_ms)
+        return _read(content, as_of_ms, orders)
 
     def _write(self, encode: Callable[[], Mapping[str, Any]], as_of_ms: int, changes: Mapping[str, object]) -> Path:
         question = {
@@ -217,14 +254,14 @@ def _without_secrets(engine: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**engine, "state": state}
 
 
-def _read(content: bytes, as_of_ms: int) -> Forecast:
+def _read(content: bytes, as_of_ms: int, orders: int) -> Forecast:
     try:
         found = json.loads(content)
         waits = {job_id: _wait(fields) for job_id, fields in found["jobs"].items()}
         confidence, runs = float(found["confidence"]), int(found["runs"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ForecastError(f"the simulation printed no forecast: {error!r}"[:300]) from error
-    return Forecast(as_of_ms=as_of_ms, confidence=confidence, runs=runs, waits=waits)
+    return Forecast(as_of_ms=as_of_ms, confidence=confidence, runs=runs, waits=waits, orders=orders)
 
 
 def _wait(fields: Mapping[str, Any]) -> ExpectedWait:

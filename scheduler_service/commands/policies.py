@@ -12,6 +12,7 @@ from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import FieldViolation, UnknownPolicyError
 from scheduler_service.grpc_api.policies import policy_messages
+from scheduler_service.policy_registry import unusable_plugins
 
 _OUTPUT = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
@@ -24,7 +25,9 @@ def policies() -> None:
 @policies.command("list")
 @_OUTPUT
 def list_policies(output: str) -> None:
-    """List all policies."""
+    """List all policies; on stderr also the plug-ins that cannot be chosen."""
+    for plugin in unusable_plugins():
+        click.echo(f"not offered: {plugin.name} of {plugin.package}: {plugin.fault}", err=True)
     found = list(policy_messages(active=""))
     if output == "json":
         click.echo(json.dumps([_to_json(policy) for policy in found], indent=2))

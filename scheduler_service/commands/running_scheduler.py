@@ -18,6 +18,7 @@ from scheduler_service.adapters.agents.node_leases import NodeLeases
 from scheduler_service.adapters.agents.progress_reports import ProgressReports
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.paced_work import PacedWork
+from scheduler_service.adapters.policy_fault_log import PolicyFaultLog
 from scheduler_service.adapters.predictor.memory_ranges import MemoryRanges
 from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.adapters.start_forecasts import StartForecasts
@@ -105,7 +106,8 @@ class RunningScheduler:
             now_ms=clock.now_ms,
             storage_failure=lambda: loop.storage_failure,
         )
-        loop.observers = (metrics, watch_hub)
+        faults, forecasts = PolicyFaultLog(state=lambda: loop.engine.state), self._make_forecasts(loop)
+        loop.observers = (metrics, watch_hub, faults, forecasts)
         self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
         admission = Admission(sessions=sessions, ranges=self._ranges, sees_files=settings.sees_files)
         agents = self._make_agents(loop, sessions, windows, admission)
@@ -122,7 +124,7 @@ class RunningScheduler:
             identity=self._identity,
             standstill=self._standstill,
             store_confirmation=self._log.identity.confirm,
-            forecasts=self._make_forecasts(loop),
+            forecasts=forecasts,
         )
         self._spawn(loop.run())
         if settings.predictor:
@@ -290,6 +292,9 @@ class RunningScheduler:
             "pid": os.getpid(),
         }
         place = {"incarnation_id": self._identity.incarnation_id, "event_id": recovered.sequence}
+        for plugin in policy_registry.unusable_plugins():
+            fault = {"policy": plugin.name, "package": plugin.package, "reason": plugin.fault}
+            _log.warning("policy_not_offered", extra=fault)
         _log.info("serving", extra={**addresses, **place})
         return addresses
 

@@ -28,6 +28,7 @@ from scheduler_service.core.decisions import (
     Start,
     Stop,
 )
+from scheduler_service.core.errors import POLICY_FAULTS
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.event_handling import job_events, next_looks, node_events, prediction_events, queue_changes
 from scheduler_service.core.event_handling.time_limits import enforce_time_limits, look_for_stalls, next_look_ms
@@ -37,7 +38,7 @@ from scheduler_service.core.lifecycle.migration import order_move
 from scheduler_service.core.planning.checked_plan import CheckedPlan
 from scheduler_service.core.planning.explanation import Explanation, frozen_view
 from scheduler_service.core.planning.plan_check import check_plan
-from scheduler_service.core.planning.policy_answer import decisions_of, note_refused
+from scheduler_service.core.planning.policy_answer import decisions_of, note_failed, note_refused
 from scheduler_service.core.predictions.pair_refreshes import refresh_pairs
 from scheduler_service.core.predictions.prediction_requests import refresh_hold
 from scheduler_service.core.queue import turns
@@ -240,8 +241,8 @@ class SchedulerEngine:
         pending, refused = self._state.waiting.ready_jobs().by_id, _NOTHING_REFUSED
         try:
             decisions = decisions_of(self._policy, view)
-        except Exception as error:  # a policy's bug must not stop the cluster; it is recorded
-            note_refused(self._state, "", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
+        except POLICY_FAULTS as error:  # a policy's bug must not stop the cluster; it is recorded
+            note_failed(self._state, self._policy, error)
             decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)
         if turn is not None:
             decisions, refused = turns.admit(self._state, turn, decisions, view)

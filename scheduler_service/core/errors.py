@@ -50,3 +50,7 @@ class PolicyParameterError(PolicyError):
 
 class TenantRulesError(CoreError):
     """The rules for tenants cannot be; the message names the key and what it may be."""
+
+
+POLICY_FAULTS = (Exception, SystemExit)
+"""What the bug of a policy may raise: sys.exit() would end the scheduler, and end it again at every start."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, isnan
+from numbers import Real
 
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.commands import LaunchJob, PauseJob, PrepareJob, ResumeJob, StopJob
+from scheduler_service.core.errors import POLICY_FAULTS
 from scheduler_service.core.event_effects import EventEffects, PutOff
 from scheduler_service.core.events import Event, JobProgressed, JobStarted, TimerFired
+from scheduler_service.core.planning.policy_answer import note_failed
 from scheduler_service.core.queue.turns import needs_turns
 from scheduler_service.core.state import ClusterState
 
@@ -62,7 +65,7 @@ def find_looks(
     if step.look_ms is not None and not step.is_decision_due:  # found a moment ago
         at_ms = step.look_ms
     else:
-        at_ms = _look_ms(find, look(explain=False))
+        at_ms = _look_ms(policy, find, look(explain=False), state)
     return () if at_ms == inf else (max(soon_ms, -(-int(at_ms) // interval_ms) * interval_ms),)
 
 
@@ -100,21 +103,50 @@ def find_standing_look(policy: Policy, state: ClusterState, look: Callable[..., 
     if since_ms is None or find is None or not callable(settles) or state.put_off is not None or needs_turns(state):
         return None
     view = look(explain=False, now_ms=since_ms)
-    if not settles(view) or (at_ms := _look_ms(find, view)) <= state.now_ms:
+    if not _does(policy, settles, view, state) or (at_ms := _look_ms(policy, find, view, state)) <= state.now_ms:
         return None
     state.stands_at_ms = state.now_ms
     return at_ms
 
 
-def _look_ms(find: Callable[[SchedulingView], float | None], view: SchedulingView) -> float:
-    at_ms = find(view)
-    return inf if at_ms is None else at_ms
+def _look_ms(
+    policy: Policy, find: Callable[[SchedulingView], float | None], view: SchedulingView, state: ClusterState
+) -> float:
+    """Return when a policy wants to be asked; one that cannot say it is asked at every multiple, and that is kept."""
+    try:
+        at_ms = find(view)
+        if at_ms is None:
+            return inf
+        if not isinstance(at_ms, (int, float, Real)) or isnan(at_ms):
+            raise TypeError(f"next_look_ms(view) returned {at_ms!r:.100}, which is no instant in ms")
+    except POLICY_FAULTS as error:
+        note_failed(state, policy, error)
+        return 0
+    return at_ms
+
+
+def _does(
+    policy: Policy, settles: Callable[[SchedulingView], object], view: SchedulingView, state: ClusterState
+) -> bool:
+    """Return whether a policy says that its answer stands; one that cannot say it is asked, and that is kept."""
+    try:
+        return bool(settles(view))
+    except POLICY_FAULTS as error:
+        note_failed(state, policy, error)
+        return False
 
 
 def heeds_some_report(policy: Policy) -> bool:
     """Return whether a report may be a fact to a policy, however much a job has lost."""
     heeds_report = getattr(policy, "heeds_report", None)
-    return heeds_report is None or bool(heeds_report(lost_ratio=1.0))
+    return heeds_report is None or _heeds(heeds_report, lost_ratio=1.0)
+
+
+def _heeds(heeds_report: Callable[..., object], lost_ratio: float) -> bool:
+    try:
+        return bool(heeds_report(lost_ratio=lost_ratio))
+    except POLICY_FAULTS:  # whoever cannot say it is asked
+        return True
 
 
 def _is_idle_timer(event: Event | None, step: EventEffects) -> bool:
@@ -136,4 +168,4 @@ def _is_unheeded(policy: Policy, event: Event | None, step: EventEffects, state:
         return False
     if step.commands and any(isinstance(order, _ORDERS) for order in step.commands):
         return False
-    return not heeds_report(lost_ratio=state.lost_ratios.get(event.job_id, 0.0))
+    return not _heeds(heeds_report, lost_ratio=state.lost_ratios.get(event.job_id, 0.0))

@@ -9,6 +9,7 @@ from scheduler_service.core.cluster_view.cluster_index import FreshIndex
 from scheduler_service.core.cluster_view.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.cluster_view.view import PendingJob, Policy, RunningJob, SchedulingView
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
+from scheduler_service.core.errors import POLICY_FAULTS
 from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.core.planning.policy_answer import decisions_of
 from scheduler_service.core.records import Reason
@@ -50,7 +51,7 @@ class Explanation:
     def _decisions(self) -> Sequence[Decision]:
         try:
             return decisions_of(self.policy, self.view)
-        except Exception:  # recorded where the same policy decides
+        except POLICY_FAULTS:  # recorded where the same policy decides
             return (HoldMany(job_ids=tuple(self.pending), reason=Reason(code="POLICY_FAILED")),)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
+from pathlib import PurePath
+from traceback import extract_tb
 
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.decisions import Decision, HoldMany, Placement, Reshape, Start
@@ -26,13 +28,41 @@ def decisions_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
         TypeError: It answered something else than decisions.
         Exception: Whatever the policy raises.
     """
-    decisions = tuple(policy.decide(view))
-    for decision in decisions:
-        _require_decision(decision)
+    decisions = answer_of(policy, view)
     moves = trial_moves(view, decisions) if getattr(policy, "trial_moves", False) else ()
     if not moves and getattr(policy, "trial_pauses", False):
         return with_measuring_starts(view, decisions)
     return (*decisions, *moves)
+
+
+def answer_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
+    """Ask a policy, and return its decisions.
+
+    Raises:
+        TypeError: It answered something else than decisions.
+        Exception: Whatever the policy raises.
+    """
+    decisions = tuple(policy.decide(view))
+    for decision in decisions:
+        _require_decision(decision)
+    return decisions
+
+
+def describe_fault(policy: Policy, error: BaseException) -> str:
+    """Return what a policy has raised, with the line of its own file where that was."""
+    return f"{type(error).__name__}: {error!s:.400}{_place(policy, error)}"
+
+
+def note_failed(state: ClusterState, policy: Policy, error: BaseException) -> None:
+    """Keep what a policy has raised."""
+    note_refused(state, "", Reason(code="POLICY_FAILED"), describe_fault(policy, error))
+
+
+def _place(policy: Policy, error: BaseException) -> str:
+    code = getattr(getattr(type(policy), "decide", None), "__code__", None)
+    own = code.co_filename if code is not None else ""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == own]
+    return f" ({'/'.join(PurePath(own).parts[-2:])}:{lines[-1]})" if lines else ""
 
 
 def note_refused(state: ClusterState, job_id: str, reason: Reason, detail: str) -> None:

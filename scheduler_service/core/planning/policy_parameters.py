@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 from scheduler_service.core.errors import PolicyParameterError
 
 AGING_DESCRIPTION = "jobs submitted so long ago go first and no job passes them, in ms; 0 = never, long jobs may starve"
@@ -19,6 +21,18 @@ TRIAL_PAUSES_DESCRIPTION = (
 UNSHARE_DESCRIPTION = (
     "jobs that share a GPU are moved apart onto idle ones where they gain more together than the move costs"
 )
+
+
+def require_interval(policy: object) -> None:
+    """Refuse a policy that is to be asked at the multiples of what is no time.
+
+    Raises:
+        PolicyParameterError: Its `interval_ms` is not 0 or more whole milliseconds.
+    """
+    interval_ms = getattr(policy, "interval_ms", 0)
+    is_number = isinstance(interval_ms, Real) and not isinstance(interval_ms, bool)
+    if not is_number or not float(interval_ms).is_integer() or interval_ms < 0:
+        raise PolicyParameterError(f"interval_ms must be 0 or more whole milliseconds, but is {interval_ms!r:.100}")
 
 
 def require_positive(**parameters: int) -> None:

@@ -28,7 +28,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "HELD": "The job is held until its owner releases it: `cotenant release`.",
     "AFTER": "The job waits for {jobs_count} other job(s) to end: {jobs}.",
     "ARRAY_LIMIT": "{jobs_max} task(s) of the array may run at once, and earlier ones run or come first.",
-    "QUOTA": "The tenant's jobs hold {gpus_held} GPU(s), and {gpus_max} are allowed at once; the job waits for one of "
+    "QUOTA": "The tenant's jobs hold {gpus_held} GPU(s), and may hold {gpus_max} at once; the job waits for one of "
     "them to end.",
     "QUOTA_TOO_SMALL": "The job asks for more GPUs at once than the {gpus_max} that its tenant may hold.",
     "TENANT_CLOSED": "The tenant's quota is 0 GPUs: what runs goes on, and nothing more starts.",
@@ -218,7 +218,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "share.",
     "NOTHING_TO_MOVE": "The policy wanted to move a running job to where it is.",
     "SERVERS_NOT_ALLOWED": "The policy gave {servers_given_count} parameter server(s), which the job does not allow.",
-    "GANG_INCOMPLETE": "The policy gave {gpus_given} GPU(s) where {gpus_needed} are needed.",
+    "GANG_INCOMPLETE": "The policy gave {gpus_given} GPU(s) to a job that needs {gpus_needed}.",
     "RANKS_WRONG": "The policy repeated a GPU or numbered the ranks of {gpus_given} GPU(s) wrongly.",
     "BATCH_NOT_COVERED": "The policy's micro-batches cover {given_samples} of the batch's {batch_samples} samples.",
     "MIXED_DEVICES": "The policy mixed different kinds of GPUs, or slices of GPUs, in one job ({gpus}).",
@@ -291,9 +291,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "OUT_OF_MEMORY": "Alone on a GPU of {gpu_memory_bytes} the job ran out of memory twice; use a smaller batch or a "
     "larger "
     "GPU.",
-    "RESTART_LIMIT": "The job was restarted {restarts} time(s), and {restart_limit} are allowed; raise restart_limit "
-    "or see "
-    "the last exit class.",
+    "RESTART_LIMIT": "The job was restarted {restarts} time(s), as often as its limit of {restart_limit} allows; raise "
+    "restart_limit or see the last exit class.",
     "LAUNCH_REFUSED_FOR_GOOD": "The node agent refused to start the job ({refusals} refusal(s)); asking "
     "again would not help.",
 }
@@ -323,7 +322,7 @@ _WAYS = " GPUs of this type are shared in {ways_count} ways (MPS, in turns, or n
 _WAYS_HERE = ("those that do not say how.", "those that take turns, as here.", "those with MPS, as here.")
 _SLICES = " Of its {slices_count} slice(s) of GPUs (MIG) a process can use one, so no job gets two."
 _NO_GPU = (
-    "Not one GPU is usable now, and {gpus_needed} are needed: the nodes are away, cordoned or have faults; "
+    "Not one GPU is usable now, and {gpus_needed} GPU(s) are needed: the nodes are away, cordoned or have faults; "
     "`cotenant nodes` shows which."
 )
 

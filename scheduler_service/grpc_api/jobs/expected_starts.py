@@ -63,7 +63,7 @@ async def _expected_start(
         if changes:
             found = await forecasts.with_changes({**changes, "job_id": job_id}, patience_s=patience_s)
         else:
-            found = await forecasts.of_queue(patience_s=patience_s)
+            found = await forecasts.of_queue(job_id, patience_s=patience_s)
     except ForecastError as error:
         return scheduling_pb2.ExpectedStart(unknown_reason=str(error))
     return _as_message(found, job_id)

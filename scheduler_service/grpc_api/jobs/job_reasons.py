@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from scheduler_service.core.records import JobRequest, Phase, Reason
 from scheduler_service.core.state import ClusterState
 
 NODES_NAMED_MAX = 4
+_HELPED_BY_GPUS = WAITS_FOR_ROOM | {"DEVICES_NOT_IN_CLUSTER", "GPUS_NOT_IN_CLUSTER", "NODES_TOGETHER_TOO_SMALL"}
 
 
 def present_reason(state: ClusterState, job: JobRecord) -> Reason:
@@ -27,7 +29,8 @@ def present_reason(state: ClusterState, job: JobRecord) -> Reason:
 
 def reported_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reason:
     """Return a reason as it is returned for this job: by ps, submit and explain."""
-    if job.phase is Phase.PENDING and job.request.terms.across_nodes and reason.code == "GPUS_NOT_IN_CLUSTER":
+    spans_nodes = job.request.terms.across_nodes and bool(state.occupancy.inventory.gpus)
+    if job.phase is Phase.PENDING and spans_nodes and reason.code == "GPUS_NOT_IN_CLUSTER":
         # A policy sees no other nodes than those that such a job may span.
         return replace(reason, code="NODES_TOGETHER_TOO_SMALL")
     if job.phase is Phase.PENDING and reason.code == "GPUS_NOT_IN_CLUSTER":
@@ -53,9 +56,16 @@ def present_remedy(state: ClusterState, job: JobRecord, reason: Reason, caller: 
 
 def _remedy_with_closed_gpus(state: ClusterState, job: JobRecord, reason: Reason) -> str:
     remedy = describe_remedy(reason, job.request)
-    idle = {view.node_id for view in state.gpus.values() if view.gpu.healthy and not view.job_ids}
-    closed = [node_id for node_id in sorted(idle) if state.nodes[node_id].is_cordoned]
-    if reason.code not in WAITS_FOR_ROOM or not closed or "uncordon" in remedy:
+    names = job.request.terms.devices
+    idle = Counter(
+        view.node_id
+        for view in state.gpus.values()
+        if view.gpu.healthy and not view.job_ids and (not names or is_device_named(names, view.gpu.device))
+    )
+    # One that is too wide for the other nodes needs one that is wide enough.
+    least = min(job.request.allowed_gpus, default=job.request.gpus) if reason.code == "GPUS_NOT_IN_CLUSTER" else 1
+    closed = [node_id for node_id in sorted(idle) if state.nodes[node_id].is_cordoned and idle[node_id] >= least]
+    if reason.code not in _HELPED_BY_GPUS or not closed or "uncordon" in remedy:
         return remedy
     named = ", ".join(closed[:NODES_NAMED_MAX]) + (" ..." if len(closed) > NODES_NAMED_MAX else "")
     return f"{remedy} GPUs of cordoned nodes are idle ({named}): `cotenant nodes uncordon`.".lstrip()

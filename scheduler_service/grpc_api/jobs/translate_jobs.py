@@ -23,6 +23,7 @@ from scheduler_service.core.records import (
     Assignment,
     JobPrediction,
     JobRequest,
+    Level,
     Phase,
     Reason,
     TaskDemand,
@@ -308,6 +309,10 @@ def _prediction_message(state: ClusterState, prediction: JobPrediction, job: Job
     step_ms = predicted_ms.get((1, micro_batch_size)) or predicted_ms.get((1, job.request.global_batch_size))
     level, in_domain = LEVEL_TO_PROTO[prediction.level], prediction.in_domain
     not_calibrated = prediction.range_not_calibrated
+    # What was measured here once has a value and no interval.
+    is_one_value = (
+        prediction.utilization_lower_ratio == prediction.utilization_upper_ratio and prediction.level is Level.OBSERVED
+    )
     message = scheduling_pb2.JobPrediction(
         device=prediction.device,
         prediction_id=prediction.prediction_id,
@@ -316,7 +321,7 @@ def _prediction_message(state: ClusterState, prediction: JobPrediction, job: Job
             value=prediction.utilization_ratio,
             lower=prediction.utilization_lower_ratio,
             upper=prediction.utilization_upper_ratio,
-            confidence=INTERVAL_CONFIDENCE,
+            confidence=0.0 if is_one_value else INTERVAL_CONFIDENCE,
             level=level,
             in_domain=in_domain,
             range_not_calibrated=not_calibrated,
@@ -334,7 +339,7 @@ def _prediction_message(state: ClusterState, prediction: JobPrediction, job: Job
             value=step_ms,
             lower=prediction.step_ms_lower,
             upper=prediction.step_ms_upper,
-            confidence=INTERVAL_CONFIDENCE,
+            confidence=INTERVAL_CONFIDENCE if prediction.step_ms_upper else 0.0,
             level=level,
             in_domain=in_domain,
             range_not_calibrated=not_calibrated,

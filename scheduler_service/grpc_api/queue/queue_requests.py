@@ -196,10 +196,23 @@ class QueueRequests:
         if job.phase not in _FAILED:
             raise WrongJobPhaseError(f"{job_id} is {job.phase.value}; only a failed or cancelled job can be retried")
         spec = spec_message(job.submission.launch, job.submission.settings)
-        for name in ("after_job_ids", "after_any", "held", "deadline_at_ms"):
+        for name in ("held", "deadline_at_ms"):
             spec.ClearField(name)
+        spec.after_job_ids[:] = self._living_parents(spec.after_job_ids)
+        spec.after_any = spec.after_any and bool(spec.after_job_ids)
         spec.retry_of = job_id
         return spec
+
+    def _living_parents(self, parents: Sequence[str]) -> Sequence[str]:
+        """Return what a job still has to wait for: its parents that have not ended, or their repetitions."""
+        jobs, newest = self._state.jobs, dict[str, str]()
+        living = [phase for phase in Phase if phase not in ENDED_PHASES] if parents else ()
+        for job_id in (job_id for phase in living for job_id in self._state.in_phase(phase)):
+            stands_for = job_id
+            while stands_for and stands_for not in newest:
+                newest[stands_for] = job_id
+                stands_for = jobs[stands_for].request.terms.retry_of if stands_for in jobs else ""
+        return list(dict.fromkeys(newest[parent] for parent in parents if parent in newest))
 
     def changeable_array(self, array_id: str) -> None:
         """Look whether an array is known and the caller may change it.
@@ -250,12 +263,16 @@ class QueueRequests:
         return checked
 
     def _named_arrays(self, spec: scheduling_pb2.JobSpec) -> Mapping[str, list[JobRecord]]:
-        """Return the known tasks of the arrays that a job waits for, in one look at all jobs."""
+        """Return the known tasks of the arrays that a job waits for, in one look at all jobs.
+
+        In place of one that was handed in again there is its repetition.
+        """
         found: dict[str, list[JobRecord]] = {name: [] for name in spec.after_job_ids if name.startswith("array-")}
         for job in self._state.jobs.values() if found else ():
             if job.request.terms.array_id in found:
                 found[job.request.terms.array_id].append(job)
-        return found
+        repeated = {job.request.terms.retry_of for tasks in found.values() for job in tasks}
+        return {name: [job for job in tasks if job.job_id not in repeated] for name, tasks in found.items()}
 
     def _parents(
         self, name: str, spec: scheduling_pb2.JobSpec, arrays: Mapping[str, list[JobRecord]]

@@ -6,9 +6,9 @@ An answer follows from its request alone; what is kept between calls only saves 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
@@ -20,10 +20,12 @@ from scheduler_service.core.cluster_view.cluster_index import FreshIndex
 from scheduler_service.core.cluster_view.replica_groups import host_share
 from scheduler_service.core.cluster_view.view import GpuView, HostUse, PendingJob, Policy, RunningJob, SchedulingView
 from scheduler_service.core.copied_record import make_records
-from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, Migrate, Reshape, Start, Stop
+from scheduler_service.core.errors import POLICY_FAULTS
 from scheduler_service.core.jobs.opportunistic_sharing import claimed_bytes, largest_surge_bytes
 from scheduler_service.core.lifecycle.trial_start import TRIAL_MS
 from scheduler_service.core.planning.placement_limits import ClusterLimits
+from scheduler_service.core.planning.policy_answer import answer_of, describe_fault
 from scheduler_service.core.records import Reason
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import policies, validation
@@ -47,6 +49,7 @@ WAITING_MAX = 32
 COMPARED_POLICIES_MAX = 8
 POLICIES_KEPT_MAX = 64
 NO_USABLE_GPU = "NO_USABLE_GPU"
+POLICY_FAILED = "POLICY_FAILED"
 # Left for deciding after the predictor has answered.
 _DECIDING_RATIO = 0.8
 
@@ -78,8 +81,10 @@ async def decide(
     compared = [_asked_policy(name, {}) for name in asked.compared_policies]
     thread, caller = thread or deciding_thread(), WaitingCaller()
 
+    faults = dict[str, str]()
+
     def decisions_of(one: _AskedPolicy, read: ReadSnapshot) -> list[scheduling_pb2.Decision]:
-        return _decisions(one.policy, read, explain=asked.explain)
+        return _decisions(_HeardPolicy(one, faults), read, explain=asked.explain)
 
     def begin() -> tuple[ReadSnapshot, MissingPredictions | None, list[scheduling_pb2.Decision]]:
         """Read, and decide at once where nothing is to be asked first: each turn of another thread has its price."""
@@ -100,16 +105,14 @@ async def decide(
         if missing.askable and predictor is not None:
             answers = await ask_missing(missing, predictor, (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO)
             decisions = await thread.begin(lambda: decisions_of(asked_policy, read))
+        comparisons = [await _comparison(one, thread, partial(decisions_of, one, read)) for one in compared]
         return scheduling_pb2.DecideResponse(
             decisions=decisions,
             effective_parameters=asked_policy.effective,
             model_version=answers.model_version,
-            warnings=[*read.valid.warnings, *_unusable(read), *answers.warnings],
+            warnings=[*read.valid.warnings, *_unusable(read), *answers.warnings, *_failed(faults)],
             base_token=read.base_token,
-            comparisons=[
-                _comparison(one, await thread.begin(lambda one=one: decisions_of(one, read)))  # type: ignore[misc]
-                for one in compared
-            ],
+            comparisons=comparisons,
         )
 
 
@@ -131,8 +134,15 @@ def _unusable(read: ReadSnapshot) -> list[resources_pb2.Warning]:
     return bounded_warnings(NO_USABLE_GPU, [why] if why else [])
 
 
-def _comparison(asked: _AskedPolicy, decisions: list[scheduling_pb2.Decision]) -> scheduling_pb2.PolicyDecisions:
-    return scheduling_pb2.PolicyDecisions(policy=asked.name, decisions=decisions, effective_parameters=asked.effective)
+def _failed(faults: Mapping[str, str]) -> list[resources_pb2.Warning]:
+    return bounded_warnings(POLICY_FAILED, list(faults.values()))
+
+
+async def _comparison(
+    asked: _AskedPolicy, thread: SideThread, decisions: Callable[[], list[scheduling_pb2.Decision]]
+) -> scheduling_pb2.PolicyDecisions:
+    decided = await thread.begin(decisions)
+    return scheduling_pb2.PolicyDecisions(policy=asked.name, decisions=decided, effective_parameters=asked.effective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,24 @@ class _AskedPolicy:
     name: str
     policy: Policy
     effective: struct_pb2.Struct
+
+
+class _HeardPolicy:
+    """A policy whose faults hold all jobs, as on a live cluster, instead of ending the call or the scheduler."""
+
+    def __init__(self, asked: _AskedPolicy, faults: dict[str, str]) -> None:
+        self._asked, self._faults = asked, faults
+        self.opportunistic_tau_ratio = getattr(asked.policy, "opportunistic_tau_ratio", 0.0)
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return the policy's decisions; the words of what it raised are kept by its name."""
+        try:
+            return answer_of(self._asked.policy, view)
+        except POLICY_FAULTS as error:
+            name = self._asked.name
+            self._faults[name] = f"policy {name} failed: {describe_fault(self._asked.policy, error)}"
+            job_ids = tuple(job.request.job_id for job in view.pending)
+            return (HoldMany(job_ids=job_ids, reason=Reason(code=POLICY_FAILED)),)
 
 
 def _asked_policy(name: str, parameters: Mapping[str, Any]) -> _AskedPolicy:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from cotenant.cli.job_lookup import find_job, find_jobs
+from cotenant.cli.queue_options import find_parents
 from cotenant.client import ChannelOptions, SchedulerClient, open_channel
+from cotenant.client_errors import NotFoundError
 from cotenant.v1 import scheduling_pb2
 from tests.support.cases import for_each
 from tests.support.cli_cluster import CommandLine
@@ -162,3 +164,32 @@ def test_a_failed_job_that_was_handed_in_again_is_not_retried_by_a_pattern_that_
     add(scheduler, "job-50", scheduling_pb2.JOB_PHASE_PENDING)
     scheduler.jobs["job-50"].spec.retry_of = "job-41"
     assert "no job like job-4? is failed or cancelled" in cotenant("retry", "job-4?").err
+
+
+@for_each("named", ["job-41", "41", "unet"])
+def test_a_job_whose_repetition_has_not_ended_is_not_handed_in_once_more(
+    cotenant: CommandLine, scheduler: FakeScheduler, named: str
+) -> None:
+    """Both would write into one folder."""
+    add(scheduler, "job-41", scheduling_pb2.JOB_PHASE_FAILED)
+    add(scheduler, "job-50", scheduling_pb2.JOB_PHASE_RUNNING)
+    scheduler.jobs["job-50"].spec.retry_of = "job-41"
+    for job_id in ("job-41", "job-50"):
+        scheduler.jobs[job_id].spec.name = "unet"
+    told = cotenant("retry", named)
+    assert (told.code, told.out) == (2, "")
+    assert told.err.splitlines()[0] == "error: job-41 was handed in again: job-50 is running"
+    assert "cotenant cancel job-50 first" in told.err
+    scheduler.jobs["job-50"].phase = scheduling_pb2.JOB_PHASE_FAILED
+    assert "handed in again" not in cotenant("retry", "job-41").err
+
+
+def test_a_job_may_wait_for_all_that_fit_a_pattern_and_for_an_array_by_its_id(scheduler: FakeScheduler) -> None:
+    for number, phase in enumerate((scheduling_pb2.JOB_PHASE_FINISHED, scheduling_pb2.JOB_PHASE_PENDING), start=61):
+        add(scheduler, f"job-{number}", phase)
+    spec = scheduling_pb2.JobSpec(after_job_ids=["job-6?", "array-7", "62"], after_any=True)
+    with open_channel(ChannelOptions(address=os.environ["COTENANT_SCHEDULER"])) as channel:
+        find_parents(SchedulerClient(channel), spec)
+        assert list(spec.after_job_ids) == ["job-61", "job-62", "array-7"]
+        with pytest.raises(NotFoundError, match=r"no job has an id or name like nothing-\*"):
+            find_parents(SchedulerClient(channel), scheduling_pb2.JobSpec(after_job_ids=["nothing-*"]))

@@ -32,7 +32,10 @@ def test_a_sweep_may_begin_with_excels_mark_and_have_one_column(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("read", "remedy"),
-    [(read_sweep, f"1 to {TASKS_MAX} rows, one for each job"), (read_content, "is it a job file?")],
+    [
+        (read_sweep, f"text in UTF-8 of 1048576 bytes at most, a row for each of 1 to {TASKS_MAX} jobs"),
+        (read_content, "is it a job file?"),
+    ],
 )
 def test_of_a_pipe_no_more_is_read_than_of_a_file(read: Callable[[Path], object], remedy: str) -> None:
     """Its size is told by nothing, and a device such as /dev/zero never ends."""
@@ -51,6 +54,24 @@ def test_of_a_pipe_no_more_is_read_than_of_a_file(read: Callable[[Path], object]
         os.close(reader)
         thread.join()
     assert found.value.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint", "remedy"),
+    [
+        ("sweep.csv", b"lr\n\xff\xfe\n", "is not UTF-8", "text in UTF-8 of"),
+        ("sweep.json", b'[{"lr": 1, "lr": 2}]', "has a name twice in one object", "a name of its own"),
+        ("sweep.csv", b"lr,depth\n1\n", "row 2 has 1 cell, the header 2", "correct it"),
+    ],
+)
+def test_a_wrong_sweep_is_told_what_is_wrong_with_the_remedy_of_that(
+    name: str, content: bytes, complaint: str, remedy: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=complaint) as found:
+        read_sweep(path)
+    assert remedy in str(found.value.remedy)
 
 
 @pytest.mark.parametrize("text", ["1-1000000000", "0-99999999999999999999:2", "2000000"])

@@ -53,6 +53,19 @@ def test_it_ends_with_the_last_of_an_array_and_tells_the_worst_end(
     assert [job["job_id"] for job in told["jobs"]] == list(ids)
 
 
+def test_of_a_task_that_was_handed_in_again_the_repetition_counts(
+    cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    ids = ("job-000007", "job-000008", "job-000009")
+    for job_id, phase in zip(ids, (FAILED, FINISHED, FINISHED), strict=True):
+        scheduler.jobs[job_id] = changed(scheduler, job_id, phase)
+    scheduler.jobs[ids[2]].spec.retry_of = ids[0]
+    outcome = cotenant("wait", "array-7")
+    assert (outcome.code, [line.split()[0] for line in outcome.out.splitlines()]) == (ExitCode.OK, list(ids[1:]))
+    assert cotenant("wait", "job-00000[78]").code == ExitCode.JOB_FAILED
+    assert cotenant("wait", ids[0]).code == ExitCode.JOB_FAILED
+
+
 def test_a_job_that_is_not_there_is_not_waited_for(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
     assert cotenant("wait", "job-999").code == ExitCode.NOT_FOUND
 

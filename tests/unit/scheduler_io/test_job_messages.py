@@ -7,6 +7,7 @@ import re
 import pytest
 from google.protobuf import struct_pb2
 
+from cotenant.cli.job_views import estimate_text
 from cotenant.job_settings import JobSettings
 from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.predictor.prediction_messages import job_prediction
@@ -18,7 +19,7 @@ from scheduler_service.grpc_api.jobs.log_requests import attempt_key
 from scheduler_service.grpc_api.jobs.translate_jobs import job_message
 from scheduler_service.grpc_api.policies import read_parameters
 from tests.support.engine_play import Play
-from tests.support.scheduling import prediction
+from tests.support.scheduling import DEVICE, prediction
 
 REFUSAL = "COMMAND_NOT_ALLOWED: 'train.sh' is not on the allow-list (the node's owner adds one: --allow-file)"
 
@@ -130,3 +131,31 @@ def test_a_job_shows_the_steps_that_its_script_says_it_has() -> None:
     play.submit(steps_total=0)
     play.report(events.JobProgressed, steps_done=2, steps_total=40)
     assert job_message(play.engine.state, play.engine.state.jobs["j0"]).script_steps_total == 40
+
+
+def test_what_was_measured_once_is_shown_as_a_value_and_promises_no_interval() -> None:
+    play = Play()
+    play.submit(key="k")
+    measured = play.engine.state.predictions
+    measured.observe_solo("k", DEVICE, gpus=1, micro_batch_size=1, steps=10, window_ms=10_000)
+    measured.observe_alone("k", DEVICE, micro_batch_size=1, memory_peak_bytes=1 << 30, utilization_ratio=0.2)
+    (message,) = job_message(play.engine.state, play.engine.state.jobs["j0"]).predictions
+    assert (message.step_ms.value, message.step_ms.confidence) == (1_000.0, 0.0)
+    assert (message.utilization_ratio.value, message.utilization_ratio.confidence) == (0.2, 0.0)
+    assert estimate_text(message.step_ms, "ms") == "1000 ms, observed"
+    assert estimate_text(message.utilization_ratio, "ratio") == "20 %, observed"
+
+
+def test_what_was_predicted_keeps_its_interval() -> None:
+    play = Play()
+    play.submit(key="k", graph="g")
+    ranges = {
+        "step_ms_lower": 4.0,
+        "step_ms_upper": 6.0,
+        "utilization_lower_ratio": 1.0,
+        "utilization_upper_ratio": 1.0,
+    }
+    play.tell(events.PredictionArrived, prediction=prediction("k", step_ms={(1, 1): 5.0}, **ranges))
+    (message,) = job_message(play.engine.state, play.engine.state.jobs["j0"]).predictions
+    assert (message.step_ms.lower, message.step_ms.upper, message.step_ms.confidence) == (4.0, 6.0, 0.9)
+    assert (message.utilization_ratio.lower, message.utilization_ratio.confidence) == (1.0, 0.9)

@@ -153,3 +153,31 @@ def test_what_only_operators_can_do_names_them_to_others_and_nothing_else_does()
         "TENANT_CLOSED",
     }
     assert all(name_whom_to_ask(remedy) == remedy for code, remedy in REMEDIES.items() if code not in told)
+
+
+def test_a_job_that_spans_nodes_is_told_of_a_node_that_was_drained_under_it() -> None:
+    play = Play("fifo", nodes=0)
+    for name in ("n0", "n1"):
+        play.tell(events.NodeJoined, node=node(name, rendezvous_address="127.0.0.1", storage_id="s", machine_id="m"))
+    play.tell(queue_events.NodeCordoned, node_id="n1", is_draining=True)
+    play.submit("wide", key="", gpus=2, global_batch_size=2, terms=QueueTerms(across_nodes=True))
+    assert reported(play, "wide", is_explained=True).code == "NODES_TOGETHER_TOO_SMALL"
+    assert "GPUs of cordoned nodes are idle (n1): `cotenant nodes uncordon`." in remedy(play, "wide")
+    play.tell(queue_events.NodeCordoned, node_id="n0")
+    for is_explained in (False, True):
+        message = reason_message(reported(play, "wide", is_explained=is_explained))
+        assert message.code == "GPUS_NOT_IN_CLUSTER"
+        assert message.message.startswith(
+            "Not one GPU is usable now, and 2 GPUs are needed: the nodes are away, cordoned"
+        )
+
+
+def test_a_wide_job_is_told_of_an_idle_cordoned_node_and_one_for_other_devices_is_not() -> None:
+    play = Play("fifo", nodes=2)
+    play.tell(events.NodeJoined, node=node("n2", gpus=2))
+    for name in ("n1", "n2"):
+        play.tell(queue_events.NodeCordoned, node_id=name)
+    play.submit("wide", key="", gpus=2, allowed_gpus=(2,), global_batch_size=2)
+    play.submit("picky", key="", terms=QueueTerms(devices=("a100",)))
+    assert "idle (n2): `cotenant nodes uncordon`." in remedy(play, "wide")
+    assert "uncordon" not in remedy(play, "picky")

@@ -86,6 +86,35 @@ def test_a_failed_job_is_handed_in_again_and_names_the_first() -> None:
     assert (new_id, message.spec.retry_of) == ("job-2", "job-1")
 
 
+def test_a_child_that_is_handed_in_again_waits_for_parents_that_live_or_were_handed_in_again() -> None:
+    scene = Scene()
+    failed, finished, running = scene.submit(), scene.submit(), scene.submit()
+    child = scene.submit(after_job_ids=[failed, finished, running], after_any=True)
+    scene.fail(failed)
+    ended = scene.engine.state.jobs[finished]
+    scene.engine.handle(
+        events.JobFinished(at_ms=9, job_id=finished, attempt=ended.attempt, fence=ended.fence, steps_done=1)
+    )
+    scene.engine.handle(events.JobCancelled(at_ms=9, job_id=child))
+
+    def repeat(job_id: str) -> str:
+        again = scheduling_pb2.SubmitJobRequest(spec=scene.queue.repeated_spec(job_id))
+        return scene.do(scene.queue.submission(again, is_repeated=True))
+
+    def waits_for() -> tuple[list[str], bool]:
+        spec = scene.queue.repeated_spec(child)
+        return list(spec.after_job_ids), spec.after_any
+
+    assert waits_for() == ([running], True)
+    first = repeat(failed)
+    assert waits_for() == ([first, running], True)
+    for job_id in (running, first):
+        scene.fail(job_id)
+    assert waits_for() == ([], False)
+    second = repeat(first)
+    assert waits_for() == ([second], True)
+
+
 def test_what_was_altered_is_shown_and_the_rest_stays() -> None:
     scene = Scene()
     scene.submit()
@@ -159,6 +188,18 @@ def test_a_job_may_wait_for_a_whole_array() -> None:
     assert scene.engine.state.jobs[child].request.terms.after_job_ids == tuple(job_ids)
     scene.fail(job_ids[0])
     assert scene.phase(child) is Phase.CANCELLED
+
+
+def test_a_repetition_stands_in_the_place_of_a_failed_task_for_whoever_waits_for_the_array() -> None:
+    scene = Scene()
+    array_id, job_ids = scene.array(2)
+    scene.fail(job_ids[0])
+    again = scheduling_pb2.SubmitJobRequest(spec=scene.queue.repeated_spec(job_ids[0]))
+    new_id = scene.do(scene.queue.submission(again, is_repeated=True))
+    child = scene.submit(after_job_ids=[array_id])
+    assert set(scene.engine.state.jobs[child].request.terms.after_job_ids) == {job_ids[1], new_id}
+    with pytest.raises(WrongJobPhaseError, match=f"{job_ids[0]} is failed"):
+        scene.submit(after_job_ids=[job_ids[0]])
 
 
 @for_each(

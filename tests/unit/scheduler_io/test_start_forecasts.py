@@ -14,8 +14,9 @@ import pytest
 from cotenant.errors import CotenantError
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters import start_forecasts
-from scheduler_service.adapters.start_forecasts import StartForecasts
-from scheduler_service.core import events
+from scheduler_service.adapters.start_forecasts import Forecast, StartForecasts
+from scheduler_service.core import events, queue_events
+from scheduler_service.core.records import Share
 from scheduler_service.errors import OverloadedError
 from scheduler_service.grpc_api.jobs import expected_starts
 from scheduler_service.grpc_api.jobs.expected_starts import add_expected_starts, explanation_violations
@@ -25,6 +26,15 @@ from tests.support.live_scheduler import running_scheduler
 from tests.support.scheduler_process import SchedulerClient
 from tests.support.scheduling import job
 
+ORDERS = [
+    queue_events.JobHeld(at_ms=1, job_id="b"),
+    queue_events.JobReleased(at_ms=1, job_id="b"),
+    queue_events.JobAltered(at_ms=1, job_id="b", priority=1, share=Share.SAFE, max_slowdown_ratio=0.2, time_limit_ms=0),
+    queue_events.NodeCordoned(at_ms=1, node_id="n0"),
+    queue_events.NodeUncordoned(at_ms=1, node_id="n0"),
+    queue_events.TenantsChosen(at_ms=1),
+    events.PolicyChosen(at_ms=1, policy="srtf"),
+]
 ANSWER = {
     "confidence": 0.8,
     "runs": 20,
@@ -134,6 +144,50 @@ def test_a_fresh_answer_is_given_again_and_an_old_one_with_its_age_while_a_new_o
     simulator(monkeypatch, "import time; time.sleep(60)")
     asker.now_ms += 60_000
     assert asker.about("b", seconds_left=0.2).expected_start == first
+
+
+def answering(wait_ms: int, *job_ids: str) -> str:
+    """The lines of a simulator that lets these jobs wait so long."""
+    row = {"position": 1, "wait_ms": wait_ms, "wait_lower_ms": wait_ms, "wait_upper_ms": wait_ms, "depends_on": []}
+    answer = {"confidence": 0.8, "runs": 20, "jobs": dict.fromkeys(job_ids, row)}
+    return f"print({json.dumps(json.dumps(answer))})"
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: type(order).__name__)
+def test_an_order_of_people_makes_an_earlier_answer_old_at_once_and_a_report_does_not(
+    order: events.Event, asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulator(monkeypatch, answering(1_000, "b"))
+    assert asker.about("b").expected_start.wait_ms == 1_000
+    simulator(monkeypatch, answering(2_000, "b"))
+    asker.forecasts.event_handled(events.TimerFired(at_ms=1), (), duration_ns=0)
+    assert asker.about("b").expected_start.wait_ms == 1_000
+    asker.forecasts.event_handled(order, (), duration_ns=0)
+    assert asker.about("b").expected_start.wait_ms == 2_000
+
+
+def test_an_order_during_a_simulation_is_followed_by_another_one(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> Forecast:
+        simulator(monkeypatch, "import time; time.sleep(1); " + answering(1_000, "b"))
+        asking = asyncio.create_task(asker.forecasts.of_queue("b", patience_s=60))
+        await asyncio.sleep(0.5)
+        asker.forecasts.event_handled(ORDERS[0], (), duration_ns=0)
+        simulator(monkeypatch, answering(2_000, "b"))
+        return await asking
+
+    assert asyncio.run(ask()).waits["b"].wait_ms == 2_000
+
+
+def test_a_job_that_came_after_the_newest_simulation_is_simulated_when_it_is_asked_about(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulator(monkeypatch, answering(1_000, "b"))
+    assert asker.about("b").expected_start.wait_ms == 1_000
+    simulator(monkeypatch, answering(2_000, "b", "new"))
+    assert asker.about("new").expected_start.wait_ms == 2_000
+    simulator(monkeypatch, "import time; time.sleep(60)")
+    found = asker.about("newer", seconds_left=0.5).expected_start
+    assert found.unknown_reason == "the job came after the newest simulation; ask again in some seconds"
 
 
 @pytest.mark.parametrize(

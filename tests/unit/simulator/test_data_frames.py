@@ -151,21 +151,27 @@ def test_a_frame_need_not_be_in_order_and_may_have_names_of_any_script() -> None
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"duration_s": -1}, "the data frame:2: duration_s is -1, outside 0"),
-        ({"duration_s": math.nan}, "the data frame:2: duration_s is '', not a number"),
+        ({"duration_s": -1}, "the data frame, iloc[0]: duration_s is -1, outside 0"),
+        ({"duration_s": math.nan}, "the data frame, iloc[0]: duration_s is '', not a number"),
         ({"duration_s": math.inf}, "duration_s is inf, outside"),
         ({"submit_time_s": -5}, "submit_time_s is -5, outside 0"),
         ({"submit_time_s": "yesterday"}, "submit_time_s is 'yesterday', not a number"),
         ({"num_gpus": 0}, "num_gpus is 0, outside 1"),
         ({"num_gpus": 10**9}, "num_gpus is 1000000000, outside 1 to 100000"),
         ({"num_gpus": 1.5}, "num_gpus is 1.5, not a whole number"),
-        ({"job_id": "same"}, "the data frame:3: job 'job-same' stands in line 2 too"),
+        ({"job_id": "same"}, "the data frame, iloc[1]: job 'job-same' stands in iloc[0] too"),
     ],
 )
 def test_a_bad_value_is_named_with_its_row(changes: dict[str, Any], complaint: str, frame: pandas.DataFrame) -> None:
     with pytest.raises(InputError) as caught:
         cotenant_simulator.simulate(frame.assign(**changes), "fifo")
     assert complaint in str(caught.value)
+
+
+def test_a_column_that_is_there_twice_is_one_of_the_frame_and_not_of_a_row(frame: pandas.DataFrame) -> None:
+    twice = pandas.concat([frame, frame[["num_gpus"]]], axis=1)
+    with pytest.raises(InputError, match=r"^the data frame: has the column num_gpus twice"):
+        cotenant_simulator.simulate(twice, "fifo")
 
 
 def test_a_frame_without_jobs_or_with_other_columns_is_refused(frame: pandas.DataFrame) -> None:
@@ -181,7 +187,7 @@ def test_a_frame_without_jobs_or_with_other_columns_is_refused(frame: pandas.Dat
 @pytest.mark.parametrize(
     ("policy", "complaint"),
     [
-        (Raising, "policy Raising failed: ZeroDivisionError: 0 / 0; mend its decide"),
+        (Raising, "policy Raising failed: ZeroDivisionError: 0 / 0 (simulator/test_data_frames.py:"),
         (Answering(None), "policy Answering failed: TypeError: 'NoneType' object is not iterable"),
         (Answering([42]), "policy Answering failed: TypeError: decide(view) returned 42, which is no decision"),
         (Answering(["j0"]), "returned 'j0', which is no decision"),

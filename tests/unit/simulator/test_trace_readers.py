@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,6 +123,10 @@ BAD: dict[str, tuple[str, str]] = {
         "submit_time_s,duration_s,num_gpus\n2026-01-02T03:04:05,1,1\n",
         r"not a number \(a date or a clock\? write seconds, of submissions since any instant\)",
     ),
+    "a day": (
+        "submit_time_s,duration_s,num_gpus\n2026-01-02,1,1\n",
+        r"not a number \(a date or a clock\? write seconds",
+    ),
     "semicolons": ("a;b\n1;2\n", "its columns are a;b .parted by something else than commas"),
     "another kind of file": ("\0" * 2_500_000, "has a line of 1000000 characters"),
     "one endless row": (MURI + "7" * 2_500_000, "has a line of 1000000 characters"),
@@ -156,6 +161,29 @@ def test_a_text_that_is_not_in_utf_8_is_refused_with_the_remedy(tmp_path: Path) 
     file = tmp_path / "trace.csv"
     file.write_text(GOOD["elasticflow-itp"][0], encoding="utf-16")
     with pytest.raises(TraceError, match=r"is no text in UTF-8; save it as such .in Excel: CSV UTF-8"):
+        read_trace(file, Consent())
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (gzip.compress(b"submit_time_s,duration_s,num_gpus\n"), "is packed by gzip; unpack it first: gunzip --keep"),
+        (b"PK\x03\x04\xff\xff", "is a workbook or another zip file; save its table as CSV"),
+        (b"PAR1\x15\xff\xff", "is a parquet file; read it by pandas"),
+    ],
+    ids=["gzip", "zip", "parquet"],
+)
+def test_a_packed_table_is_named_for_what_it_is(content: bytes, complaint: str, tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_bytes(content)
+    with pytest.raises(TraceError, match=complaint):
+        read_trace(file, Consent())
+
+
+def test_a_column_that_is_there_twice_is_refused_since_no_one_knows_which_counts(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("submit_time_s,duration_s,num_gpus,num_gpus\n0,5,1,4\n")
+    with pytest.raises(TraceError, match=r"trace\.csv: has the column num_gpus twice; give each a name of its own"):
         read_trace(file, Consent())
 
 
