@@ -7,6 +7,7 @@ from typing import Any
 
 from cotenant.capture.in_script.step_window import IN_A_LIST
 from cotenant.capture.reasons import name_networks
+from cotenant.counted_nouns import agreed
 from cotenant.quantities import format_count
 
 
@@ -43,8 +44,10 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         ),
         (
             bool(result["asked_calls"]),
-            f"until its second step the network was called {result['asked_calls']} times without gradients (a rollout, "
-            "a validation): where every step has such calls, it takes longer than predicted",
+            agreed(
+                f"until its second step the network was called {result['asked_calls']} time(s) without gradients (a "
+                "rollout, a validation): where every step has such calls, it takes longer than predicted"
+            ),
         ),
         (
             bool(result["frozen_inside"]),
@@ -124,6 +127,13 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
             result["closures"] > 1,
             f"each batch is computed up to {result['closures']} times a step (in a closure, or with weights that are "
             "moved on between, as by SAM): a step takes as much longer than predicted",
+        ),
+        (
+            result["dropped_passes"] > 0,
+            agreed(
+                f"each step asks {result['dropped_passes']} time(s) for gradients of the inputs that no weight learns "
+                "from (an attack, Langevin sampling): not counted, so that it takes longer than predicted"
+            ),
         ),
         (
             result["masks_by_code"],
