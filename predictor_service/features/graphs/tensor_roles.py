@@ -136,6 +136,8 @@ def assign_roles(nodes: Sequence[GraphNode], stored: Mapping[str, bool]) -> Tens
         for name in stored
         if name.startswith(BUFFER_PREFIX)  # also what the job holds and no operator takes
     }
+    # As images of several sizes are written into: the same numbers everywhere are no weights.
+    buffers |= {name for node in nodes if node.op_type == "ConstantOfShape" for name in node.outputs} & set(feeding)
     trainable = _trainable_tensors(nodes, constants, host, set(feeding) - buffers, roots)
     return TensorRoles(
         device_nodes=tuple(device_nodes),
