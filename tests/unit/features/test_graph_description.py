@@ -72,7 +72,7 @@ def test_zeros_that_a_network_writes_into_are_no_weights() -> None:
     # As detectors put images of several sizes into one batch.
     net = GraphBuilder()
     empty = net.node("ConstantOfShape", [net.integers([2, 8])])
-    written = net.node("Add", [net.input("x", [2, 8]), empty])
+    written = net.node("ScatterElements", [empty, net.input("places", [2, 8]), net.input("x", [2, 8])])
 
     description = describe_graph(net.model(net.node("MatMul", [written, net.weight([8, 4])])).SerializeToString())
 
