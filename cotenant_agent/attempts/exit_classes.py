@@ -39,6 +39,10 @@ _EXCEPTION = re.compile(
 )
 # Of the script itself, which has no traceback.
 _NOT_PYTHON = re.compile(r"(?m)^((?:Syntax|Indentation|Tab)Error: [^\r\n]{1,200})\s*\Z")
+_NOT_STARTED = re.compile(
+    r"(?m)^(?:/[^\r\n:]{0,300}/)?(python[0-9.]{0,8}: can't (?:open|find) [^\r\n]{1,300}"
+    r"|g?make(?:\[[0-9]{1,3}\])?: \*\*\* [^\r\n]{1,200})\s*\Z"
+)
 _MISSING_MODULE = re.compile(r"(?m)^(ModuleNotFoundError: No module named [^\r\n]{1,200})\s*\Z")
 _WRONG_ARGUMENTS = re.compile(r"(?m)^[^\s:][^:\r\n]{0,200}: (error: [^\r\n]{1,200})\s*\Z")
 _WRONG_ARGUMENTS_CODE = 2
@@ -102,11 +106,11 @@ def _what_was_wrong(facts: ExitFacts) -> str:
         return ": it asked for input, and a job has no standard input; give it as arguments or in a file"
     if name := missing_variable(facts.log_tail):
         return f": {name} is not set; of your shell's variables a job has those of --env only: --env {name}=VALUE"
-    kinds: tuple[re.Pattern[str], ...] = (_MISSING_MODULE, _EXCEPTION, _NOT_PYTHON)
+    kinds: tuple[re.Pattern[str], ...] = (_MISSING_MODULE, _EXCEPTION, _NOT_PYTHON, _NOT_STARTED)
     if facts.return_code in _MEANINGS:
         kinds = (_CANNOT_START, _MISSING_COMMAND)
     elif facts.return_code == _WRONG_ARGUMENTS_CODE:
-        kinds = (_WRONG_ARGUMENTS,)
+        kinds = (_WRONG_ARGUMENTS, _NOT_STARTED)
     named = next((found[-1].strip() for kind in kinds if (found := kind.findall(facts.log_tail))), "")
     said = named or _MEANINGS.get(facts.return_code or 0, "") or _of_shells(facts.return_code or 0)
     if _HALF_WRITTEN.search(said) is not None:
