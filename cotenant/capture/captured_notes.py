@@ -42,13 +42,7 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
             f"networks that do not learn ({format_count(result['frozen_parameters'])} parameters) run with it: their "
             "weights are counted, what they compute is not, so that a step takes longer than predicted",
         ),
-        (
-            bool(result["asked_calls"]),
-            agreed(
-                f"until its second step the network was called {result['asked_calls']} time(s) without gradients (a "
-                "rollout, a validation): where every step has such calls, it takes longer than predicted"
-            ),
-        ),
+        *_notes_of_other_calls(result),
         (
             bool(result["frozen_inside"]),
             f"{format_count(result['frozen_inside'])} of these parameters do not learn: they are counted without "
@@ -73,6 +67,25 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         *_notes_of_step(result, wait_ms),
     ]
     return [text for applies, text in found if applies]
+
+
+def _notes_of_other_calls(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    return [
+        (
+            bool(result["asked_calls"]),
+            agreed(
+                f"until its second step the network was called {result['asked_calls']} time(s) without gradients (a "
+                "rollout, a validation): where every step has such calls, it takes longer than predicted"
+            ),
+        ),
+        (
+            result["dropped_passes"] > 0,
+            agreed(
+                f"each step asks {result['dropped_passes']} time(s) for gradients of the inputs that no weight learns "
+                "from (an attack, Langevin sampling): not counted, so that it takes longer than predicted"
+            ),
+        ),
+    ]
 
 
 def _notes_of_what_is_kept(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
@@ -127,13 +140,6 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
             result["closures"] > 1,
             f"each batch is computed up to {result['closures']} times a step (in a closure, or with weights that are "
             "moved on between, as by SAM): a step takes as much longer than predicted",
-        ),
-        (
-            result["dropped_passes"] > 0,
-            agreed(
-                f"each step asks {result['dropped_passes']} time(s) for gradients of the inputs that no weight learns "
-                "from (an attack, Langevin sampling): not counted, so that it takes longer than predicted"
-            ),
         ),
         (
             result["masks_by_code"],

@@ -28,6 +28,9 @@ _WRAPPERS = frozenset(
     | {"nohup", "stdbuf", "nice", "ionice", "time", "env", "numactl", "taskset", "unbuffer"}
 )
 _LAUNCHERS = frozenset({"torchrun", "accelerate"})
+_LAUNCHING_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
+_SOURCES = "src"
+"""Where many projects keep their packages, which are installed from there."""
 _SEVERAL_MACHINES = ("--nnodes", "--nnode", "--num_machines", "--num-machines", "--node-rank", "--node_rank")
 _PYTHON = re.compile(r"python[0-9.]*")
 _WITHOUT_GRAPH = "submit it without a graph"
@@ -115,10 +118,12 @@ def is_torch_script(command: Sequence[str], directory: Path) -> bool:
     """Tells whether a command is a Python script or module here that imports torch, and can be run as it stands."""
     if any(_FILLED_IN.search(word) for word in command):
         return False
-    command = _behind_wrappers(command)
+    command = _as_launcher(_behind_wrappers(command))
     place = _script_place(command)
     files = _script_files(command[place:]) if place else _launched_files(command)
-    return any(imports_torch(directory / name, directory) for name in files)
+    is_module = bool(place) and command[place] == "-m"
+    folders = (directory, directory / _SOURCES) if is_module else (directory,)
+    return any(imports_torch(folder / name, folder) for folder in folders for name in files)
 
 
 def _script_place(command: Sequence[str]) -> int:
@@ -146,6 +151,13 @@ def _behind_wrappers(command: Sequence[str]) -> Sequence[str]:
         and (word.endswith(".py") or _PYTHON.fullmatch(PurePath(word).name) or PurePath(word).name in _LAUNCHERS)
     )
     return command[next(starts, 0) :]
+
+
+def _as_launcher(command: Sequence[str]) -> Sequence[str]:
+    """The same as one word for a launcher that is started as a module: `python -m torch.distributed.run`."""
+    place = _script_place(command)
+    module = command[place + 1] if place and len(command) > place + 1 and command[place] == "-m" else ""
+    return ["torchrun", *command[place + 2 :]] if module in _LAUNCHING_MODULES else command
 
 
 def _script_files(words: Sequence[str]) -> Sequence[str]:

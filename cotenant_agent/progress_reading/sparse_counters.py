@@ -17,8 +17,8 @@ _LOSSES = (
     r"|pinball|quantile|triplet|contrastive|info_?nce|xent|cross[_-]?entropy|wasserstein|deviance|p[eé]rdida|perda|perdita|strata|потери|损失|損失|손실"
 )
 _OF_TRAINING = (
-    rf"(?![a-z_-]{{0,20}}(?:val|test|eval|dev))(?:(?:train(?:ing)?[ _/-])?(?:{_LOSSES})"
-    r"|(?:(?:train(?:ing)?|total|running|avg|average|mean) )?(?:[a-z]{1,12}[_-]){0,2}loss)"
+    rf"(?![a-z _-]{{0,20}}(?:val|test|eval|dev))(?:(?:train(?:ing)?[ _/-])?(?:{_LOSSES})"
+    r"|(?:(?:train(?:ing)?|total|running|avg|average|mean) )?(?:[a-z]{1,12}[ _-]){0,2}loss)"
 )
 _LOSS = rf"[\[(|:,;-]?\s{{0,4}}[\"']?{_OF_TRAINING}[\"']?\s{{0,2}}[:=\uff1a]?\s{{0,2}}-?[0-9]{{1,9}}[.,][0-9]"
 _PREFIX_REACH = 32

@@ -376,7 +376,7 @@ def test_rounds_complete_a_job_of_as_many_steps_where_nothing_else_is_counted(lo
     [
         "epoch {0} steps {1} MAE 0.531",
         "Epoch {0} | {1} steps done | avg loss 0.51",
-        "Epoch   {0} finished | {1} batches done | train loss 0.51",
+        "Epoch   {0} finished | {1} batches done | avg margin loss 0.51",
     ],
 )
 @pytest.mark.parametrize("distance", [10, 20])

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 from cotenant.capture.in_script.batch_constants import BatchConstants
-from cotenant.capture.in_script.step_export import EXPORT_FILE, _batch_sizes, _export, _look_up_bag, export_network
+from cotenant.capture.in_script.step_export import EXPORT_FILE, _batch_sizes, _export, export_network
 from cotenant.capture.in_script.step_window import Call
 from cotenant.capture.reasons import COMPLEX_NUMBERS
 from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
@@ -274,19 +274,6 @@ def test_series_in_the_shape_of_a_state_that_come_alone_are_samples(tmp_path: Pa
     assert export_network(torch, network, (series,), {}, tmp_path) == 2
 
 
-class Texts(nn.Module):
-    """As torch's tutorial of text classification hands its texts over: one row of words, and where each text begins."""
-
-    def __init__(self, mode: str = "mean", *, has_end: bool = False) -> None:
-        super().__init__()
-        self.words = nn.EmbeddingBag(_WORDS, _WIDTH, mode=mode, include_last_offset=has_end)
-        self.head = nn.Linear(_WIDTH, 4)
-
-    def forward(self, words: Tensor, begins: Tensor) -> Tensor:
-        answer: Tensor = self.head(self.words(words, begins))
-        return answer
-
-
 class Translator(nn.Module):
     """As tutorials write it: time is the first dimension, and the two languages say it in sentences of two lengths."""
 
@@ -307,24 +294,6 @@ def test_sentences_of_two_lengths_have_their_batch_in_common(tmp_path: Path) -> 
     assert export_network(torch, network, sentences, {}, tmp_path) == 5
     one, two = (describe_graph(convert(tmp_path / EXPORT_FILE)).at_batch(size).forward_macs for size in (5, 10))
     assert two == 2 * one > 0
-
-
-def test_bags_of_words_in_one_row_are_as_many_samples_as_there_are_bags(tmp_path: Path) -> None:
-    words, begins = torch.ones(17, dtype=torch.long), torch.tensor([0, 3, 9])
-    assert export_network(torch, Texts(), (words, begins), {}, tmp_path) == 3
-    graph = describe_graph(convert(tmp_path / EXPORT_FILE))
-    assert graph.unshaped_nodes == 0
-    assert [graph.at_batch(size).forward_macs for size in (3, 6)] == [3 * _WIDTH * 4, 6 * _WIDTH * 4]
-
-
-@pytest.mark.parametrize("mode", ["sum", "mean"])
-@pytest.mark.parametrize("has_end", [True, False])
-@pytest.mark.parametrize("has_weights", [True, False])
-def test_a_bag_that_is_spelled_out_answers_as_it_did(mode: str, has_end: bool, has_weights: bool) -> None:
-    bag = Texts(mode, has_end=has_end).words
-    words, begins = torch.arange(17) % _WORDS, torch.tensor([0, 3, 3, 9, 17][: 5 if has_end else 4])
-    weights = torch.rand(17) if has_weights and mode == "sum" else None
-    torch.testing.assert_close(_look_up_bag(torch, bag, words, begins, weights), bag(words, begins, weights))
 
 
 class Filter(nn.Module):

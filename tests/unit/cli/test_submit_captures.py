@@ -359,6 +359,10 @@ def test_what_a_script_imports_of_its_own_project_is_looked_into(
         (["nohup", "python", "-c", "train.py"], False),
         (["uv", "run", "pytest"], False),
         (["uv"], False),
+        (["python", "-m", "kept.train"], True),
+        (["python", "kept/train.py"], False),
+        (["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"], True),
+        (["python", "-m", "torch.distributed.launch", "--nnodes=2", "train.py"], False),
         (["mpirun", "-n", "2", "python", "train.py"], False),
         (["python"], False),
         ([], False),
@@ -367,9 +371,11 @@ def test_what_a_script_imports_of_its_own_project_is_looked_into(
 def test_a_script_behind_flags_of_python_and_a_module_are_looked_into(
     words: list[str], expected: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "pack").mkdir()
-    for name in ("train.py", "pack/train.py", "pack/__main__.py"):
+    for folder in ("pack", "src/kept"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("train.py", "pack/train.py", "pack/__main__.py", "src/kept/network.py"):
         (tmp_path / name).write_text("import torch\n")
+    (tmp_path / "src/kept/train.py").write_text("from kept.network import Network\n")
     assert is_torch_script(words, tmp_path) is expected
 
 
