@@ -42,7 +42,7 @@ def _replace(graph: Graph, node: Node, rule: _Rule) -> None:
         return
     for user in list(node.users):  # each takes one tensor of several
         with graph.inserting_before(user):
-            _become(user, *answers[user.args[1]])  # type: ignore[index]
+            _become(user, *answers[user.args[1]])
     graph.erase_node(node)
 
 

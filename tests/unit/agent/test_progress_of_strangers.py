@@ -369,32 +369,3 @@ def test_two_loops_of_something_else_count_nothing(tmp_path: Path, form: str) ->
 )
 def test_rounds_complete_a_job_of_as_many_steps_where_nothing_else_is_counted(log: str, total: int, steps: int) -> None:
     assert steps_of_last_epoch(log, total) == steps
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        "epoch {0} steps {1} MAE 0.531",
-        "Epoch {0} | {1} steps done | avg loss 0.51",
-        "Epoch   {0} finished | {1} batches done | avg margin loss 0.51",
-    ],
-)
-@pytest.mark.parametrize("distance", [10, 20])
-def test_steps_of_all_epochs_behind_the_number_of_the_epoch_count_to_the_last(
-    tmp_path: Path, form: str, distance: int
-) -> None:
-    # The last line has the stated number, before which that of the epoch stands.
-    text = "".join(f"{form.format(epoch, epoch * distance)}\n" for epoch in range(1, 9))
-    assert steps_of(tmp_path, text, 8 * distance) == 8 * distance
-
-
-@pytest.mark.parametrize("unit", ["chunk", "shard", "part"])
-@pytest.mark.parametrize(("steps_total", "expected"), [(60, 60), (600, 0), (0, 0)])
-def test_pieces_of_the_data_are_steps_where_the_stated_ones_are_as_many(
-    tmp_path: Path, unit: str, steps_total: int, expected: int
-) -> None:
-    lines = [f"pass {each}/3 {unit} {piece}/20 gain 0.3\n" for each in (1, 2, 3) for piece in range(5, 21, 5)]
-    log = tmp_path / "out.log"
-    log.write_text("".join(lines))
-    found = [report.step for report in LogProgress(log, "", None, steps_total).read_to_end(1)]
-    assert found == [expected] * bool(expected)
