@@ -230,10 +230,13 @@ def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, 
     if _train_the_same(steps):
         groups, looks = _without_second_looks(groups)
         closures = max(closures, looks)
-    groups, dropped = without_dropped(groups)
-    period = _period([[id(call.module) for call in group if call.has_parameters] for group in groups])
+    period, dropped = _period(_modules(groups)), 0
+    if len(groups) > period:  # else they are a part of the step as they are
+        groups, dropped = without_dropped(groups)
+        period = _period(_modules(groups))
     passes = len(groups) // period if period else 1
-    earlier = without_dropped(_groups(calls[: first.calls]))[0][-period:] if period else []
+    earlier = _groups(calls[: first.calls])
+    earlier = (without_dropped(earlier)[0] if dropped else earlier)[-period:] if period else []
     groups, has_smaller, has_shorter = _largest(groups[:period], earlier)
     optimizers = sorted(optimizers, key=lambda each: id(each) not in stepping)
     window = Window([call for group in groups for call in group], passes, closures, optimizers)
@@ -361,6 +364,10 @@ def _without_second_looks(groups: list[list[Call]]) -> tuple[list[list[Call]], i
 def _looks_again(before: list[Call], group: list[Call]) -> bool:
     asked, again = ([(id(call.module), call.question) for call in one] for one in (before, group))
     return bool(group[0].question) and asked == again and group[0].weights_version != before[0].weights_version
+
+
+def _modules(groups: list[list[Call]]) -> list[list[int]]:
+    return [[id(call.module) for call in group if call.has_parameters] for group in groups]
 
 
 def _period(names: list[list[int]]) -> int:

@@ -102,3 +102,25 @@ def test_what_a_generator_makes_for_a_network_that_does_not_learn_meanwhile_is_a
     finally:
         recorder.uninstall()
     assert not any(call.is_dropped for call in recorder.calls)
+
+
+def test_a_pass_for_gradients_of_inputs_that_no_pass_of_training_is_like_is_a_part_of_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in virtual adversarial training, whose last pass is of two calls: all are in the step, with what they compute.
+    monkeypatch.setattr(Recorder, "_finish", lambda *words, **named: None)
+    network, batch = nn.Linear(4, 2), torch.ones(_SAMPLES, 4)
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    try:
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for _ in range(2):
+            offset = torch.zeros_like(batch, requires_grad=True)
+            network(batch + offset).sum().backward()
+            network.zero_grad()
+            (network(batch).sum() + network(batch + offset.detach()).sum()).backward()
+            recorder._after_step(optimizer, (), {})
+    finally:
+        recorder.uninstall()
+    window = find_window(recorder.calls, recorder.steps, [optimizer], is_whole=True)
+    assert (window.accumulation, window.dropped_passes, len(window.calls)) == (1, 0, 3)
