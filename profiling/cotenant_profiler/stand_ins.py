@@ -28,9 +28,12 @@ def put_stand_ins(exported: torch.export.ExportedProgram) -> None:
     """
     graph = exported.graph
     for node in list(graph.nodes):
-        rule = _RULES.get(getattr(getattr(node.target, "_schema", None), "name", ""))
+        name = getattr(getattr(node.target, "_schema", None), "name", "")
+        rule = _RULES.get(name)
         if rule is not None:
             _replace(graph, node, rule)
+        elif name in _DECOMPOSITIONS and _is_of_known_sizes(node):
+            _decompose(graph, node)
     exported.graph_module.recompile()
 
 
@@ -44,6 +47,24 @@ def _replace(graph: Graph, node: Node, rule: _Rule) -> None:
         with graph.inserting_before(user):
             _become(user, *answers[user.args[1]])
     graph.erase_node(node)
+
+
+def _is_of_known_sizes(node: Node) -> bool:
+    values = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else (node.meta["val"],)
+    return all(isinstance(size, int) for value in values for size in value.shape)
+
+
+def _decompose(graph: Graph, node: Node) -> None:
+    """Parts of a matrix, each as of the sum of its product with itself: they are of several shapes."""
+    matrix, value = node.args[0], node.meta["val"]
+    shapes = [list(each.shape) for each in (value if isinstance(value, (tuple, list)) else (value,))]
+
+    def rule(insert: _Insert, *args: Any) -> _Answers:  # noqa: ANN401
+        product = insert(_ATEN.matmul.default, matrix, insert(_ATEN.transpose.int, matrix, -2, -1))
+        total = insert(_ATEN.sum.default, product)
+        return [(_ATEN.expand.default, (total, shape)) for shape in shapes]
+
+    _replace(graph, node, rule)
 
 
 def _inserted(graph: Graph, target: Any, args: tuple[Any, ...]) -> Node:  # noqa: ANN401 (an operator of torch)
@@ -119,6 +140,19 @@ def _counted_up(insert: _Insert, count: Any, *args: Any) -> _Answers:  # noqa: A
     return [(_ATEN.arange.default, (count,))]
 
 
+_DECOMPOSITIONS: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        "linalg_svd",
+        "svd",
+        "linalg_svdvals",
+        "linalg_eigh",
+        "linalg_eigvalsh",
+        "linalg_qr",
+        "qr",
+        "linalg_pinv",
+    )
+)
 _RULES: Final = MappingProxyType(
     {
         f"aten::{name}": rule

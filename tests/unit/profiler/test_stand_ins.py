@@ -79,3 +79,21 @@ def test_linear_algebra_is_read_as_products_of_matrices(
     graph = described(function, tmp_path)
     assert graph.unshaped_nodes == 0
     assert graph.at_batch(3).forward_macs == 3 * products * _MULTIPLIES_A_SAMPLE
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda weight: torch.linalg.svd(weight, full_matrices=False)[2],
+        lambda weight: torch.linalg.svdvals(weight).sum() * weight,
+        lambda weight: torch.linalg.qr(weight)[0],
+        lambda weight: torch.linalg.eigh(weight @ weight.T)[1],
+    ],
+)
+def test_parts_of_a_weight_are_read_with_their_shapes(function: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    def multiplied(batch: Tensor) -> Tensor:
+        return batch @ function(batch.new_ones(_SIZE, _SIZE))
+
+    graph = described(multiplied, tmp_path)
+    assert graph.unshaped_nodes == 0
+    assert graph.at_batch(3).forward_macs >= 3 * _MULTIPLIES_A_SAMPLE
