@@ -171,7 +171,7 @@ def _watch_scaler(torch: Any, requested: Requested) -> None:
 
 def _make_for_the_cpu(torch: Any) -> None:
     """Makes generators of random numbers on the CPU, and optimizers that no CUDA graph is to record."""
-    own = torch.Generator
+    own: Any = torch.Generator
 
     class Kind(type(own)):  # type: ignore[misc]  # torch is not imported here
         def __instancecheck__(cls, value: Any) -> bool:

@@ -155,5 +155,6 @@ def test_an_optimizer_that_a_cuda_graph_is_to_record_steps_on_the_cpu(has_own_gr
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
     network(torch.ones(1, 2)).sum().backward()
     # Without the hooks of recorders that other tests have left in torch.
-    type(optimizer).step.__wrapped__(optimizer)
+    own_step: Any = type(optimizer).step
+    own_step.__wrapped__(optimizer)
     assert not any(group["capturable"] for group in optimizer.param_groups)
