@@ -72,6 +72,7 @@ class CapturedJob:
     gathered_ratio: float = 0.0
     planned_steps: int = 0
     processes: int = 1
+    exported_batch: int = 0
 
     def summary(self) -> str:
         """Returns what was found in one line."""
@@ -93,6 +94,9 @@ class CapturedJob:
         if self.sharded_ranks:
             found["sharded_ranks"] = self.sharded_ranks
             found |= {"gathered_ratio": self.gathered_ratio} if self.gathered_ratio else {}
+        if self.exported_batch:
+            # In a graph of one batch no dimension says which it is: images in a list begin with their channels.
+            found["dimension_bindings"] = {"batch": self.exported_batch}
         return found | ({"input_wait_ms": self.input_wait_ms} if self.input_wait_ms else {})
 
     def progress_keys(self) -> dict[str, int]:
@@ -224,6 +228,7 @@ def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:
         batches_per_step=min(passes, result["loaded_batches"] or passes),
         planned_steps=result["planned_steps"],
         processes=result["world_size"],
+        exported_batch=result["micro_batch_size"] if result["is_batch_fixed"] else 0,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from cotenant.capture.in_script.step_window import IN_A_LIST
 from cotenant.capture.reasons import name_networks
+from cotenant.counted_nouns import agreed
 from cotenant.quantities import format_count
 
 
@@ -41,11 +42,7 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
             f"networks that do not learn ({format_count(result['frozen_parameters'])} parameters) run with it: their "
             "weights are counted, what they compute is not, so that a step takes longer than predicted",
         ),
-        (
-            bool(result["asked_calls"]),
-            f"until its second step the network was called {result['asked_calls']} times without gradients (a rollout, "
-            "a validation): where every step has such calls, it takes longer than predicted",
-        ),
+        *_notes_of_other_calls(result),
         (
             bool(result["frozen_inside"]),
             f"{format_count(result['frozen_inside'])} of these parameters do not learn: they are counted without "
@@ -84,6 +81,25 @@ def _notes_of_later_steps(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
             bool(result["later_quantizer"]),
             f"the script names {result['later_quantizer']} of torch's quantization: what fake quantizers compute and "
             "keep once it trains with them is not counted",
+        ),
+    ]
+
+
+def _notes_of_other_calls(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    return [
+        (
+            bool(result["asked_calls"]),
+            agreed(
+                f"until its second step the network was called {result['asked_calls']} time(s) without gradients (a "
+                "rollout, a validation): where every step has such calls, it takes longer than predicted"
+            ),
+        ),
+        (
+            result["dropped_passes"] > 0,
+            agreed(
+                f"each step asks {result['dropped_passes']} time(s) for gradients of the inputs that no weight learns "
+                "from (an attack, Langevin sampling): not counted, so that it takes longer than predicted"
+            ),
         ),
     ]
 

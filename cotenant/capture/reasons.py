@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cotenant.capture.script_run import NO_PROGRAM_STATUS, USAGE_STATUS, ScriptOutcome, ScriptPlan
 from cotenant.client_errors import CotenantError
+from cotenant.missing_input import asked_for_input, lacks_arguments
 from cotenant.missing_variable import missing_variable
 from cotenant.program_lookup import NOTEBOOK, as_script, misread, script_of
 from cotenant.quantities import format_percent
@@ -138,7 +139,7 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
         name = PurePath(script_of(plan.command)).name
         remedy = harmless(f"start it as {name} from there: cd {folder}; submit: --workdir {folder}")
         return NotCapturedError(harmless(f"the script {how}: {cause}"), remedy=remedy)
-    if last == _NO_INPUT:
+    if last == _NO_INPUT or asked_for_input(outcome.log):
         cause = "it asks for input, and a job has none"
         return NotCapturedError(f"the script {how}: {cause}", remedy="give it as arguments or in a file")
     if name := missing_variable(outcome.log):
@@ -147,7 +148,7 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
     if notebook := next((word for word in plan.command if word.endswith(NOTEBOOK)), ""):
         return NotCapturedError(f"{harmless(notebook)} is a notebook, and no script", remedy=as_script(notebook))
     remedy = f"make it run on the CPU for two steps, or {MEASURED}"
-    if status == USAGE_STATUS and _USAGE.search(last) is not None:
+    if (status == USAGE_STATUS and _USAGE.search(last) is not None) or lacks_arguments(outcome.log):
         remedy = "write behind the script what you give it when you start it yourself"
     told = f": {harmless(last)[:_TOLD_CHARACTERS]}" if last else ""
     return NotCapturedError(f"the script {how} before its second optimizer step{told}", remedy=remedy, log=outcome.log)

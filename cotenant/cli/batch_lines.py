@@ -1,10 +1,11 @@
-"""What a command that is submitted does in vain: lines for another scheduler, and a program left in the background."""
+"""What a command does in vain that is submitted: lines for another scheduler, a program in the background, or none."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from cotenant.cli.verb_habits import FLAGS
 from cotenant.counted_nouns import agreed
@@ -16,6 +17,7 @@ _FLAG = re.compile(r"(?<!\S)(--[a-z][a-z-]*|-[A-Za-z])(?:[= \t]*(?!-)(\S+))?")
 _OWN = ("--array", "--gpus")
 # Files of messages and more words about the start, which a job here has anyway.
 _IDLE = ("-e", "-v")
+_READS_INPUT = re.compile(r"(?:python[0-9.]*|ipython|(?:ba|z|da)?sh)")
 # What a job here is unless it says otherwise.
 _USUAL = {(flag, "1") for flag in ("-N", "--nodes", "-n", "--ntasks", "--ntasks-per-node")}
 
@@ -54,6 +56,25 @@ def background_note(command: Sequence[str]) -> str:
     if not text.endswith("&") or text.endswith("&&"):
         return ""
     return "the job ends with its shell, and what that leaves in the background ends with it: leave the last & out"
+
+
+def no_program_note(command: Sequence[str], directory: Path) -> str:
+    """Returns what a user must know whose command starts nothing: its input is empty, or its script; empty = it does.
+
+    Args:
+        command: Of the job.
+        directory: Where it runs.
+    """
+    waits = list(command[1:]) in ([], ["-"], ["-s"])
+    if command and _READS_INPUT.fullmatch(PurePath(command[0]).name) and waits:
+        name = PurePath(command[0]).name
+        return f"a job has no standard input, so {name} has nothing to run: name the script behind it"
+    script = script_of(command)
+    with contextlib.suppress(OSError, ValueError):
+        file = directory / script
+        if script and file.is_file() and not file.stat().st_size:
+            return f"{script} is empty: is it saved?"
+    return ""
 
 
 def _head(file: Path) -> str:

@@ -43,7 +43,7 @@ def _read(file: Path) -> str:
     try:
         if file.suffix != ".py" or not file.is_file() or file.stat().st_size > SCRIPT_BYTES_MAX:
             return ""
-        return file.read_text(encoding="utf-8", errors="replace")
+        return file.read_text(encoding="utf-8-sig", errors="replace")
     except (OSError, ValueError):
         return ""
 

@@ -21,7 +21,16 @@ RANKS_CAPTURED_MAX = 8
 """Each rank is a Python with torch on this machine."""
 PREDICTOR_TIMEOUT_S = 2.0
 _PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-q"})
+_PYTHON_VALUES = ("-W", "-X")
+# They start the command behind their own flags, with the variables that they were given.
+_WRAPPERS = frozenset(
+    {"uv", "poetry", "pdm", "pixi", "hatch", "pipenv", "rye", "conda", "mamba", "micromamba"}
+    | {"nohup", "stdbuf", "nice", "ionice", "time", "env", "numactl", "taskset", "unbuffer"}
+)
 _LAUNCHERS = frozenset({"torchrun", "accelerate"})
+_LAUNCHING_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
+_SOURCES = "src"
+"""Where many projects keep their packages, which are installed from there."""
 _SEVERAL_MACHINES = ("--nnodes", "--nnode", "--num_machines", "--num-machines", "--node-rank", "--node_rank")
 _PYTHON = re.compile(r"python[0-9.]*")
 _WITHOUT_GRAPH = "submit it without a graph"
@@ -107,30 +116,61 @@ def with_ranks(command: Sequence[str], ranks: int) -> list[str]:
 
 def is_torch_script(command: Sequence[str], directory: Path) -> bool:
     """Tells whether a command is a Python script or module here that imports torch, and can be run as it stands."""
-    place = _script_place(command)
     if any(_FILLED_IN.search(word) for word in command):
         return False
+    command = _as_launcher(_behind_wrappers(command))
+    place = _script_place(command)
     files = _script_files(command[place:]) if place else _launched_files(command)
-    return any(imports_torch(directory / name, directory) for name in files)
+    is_module = bool(place) and command[place] == "-m"
+    folders = (directory, directory / _SOURCES) if is_module else (directory,)
+    return any(imports_torch(folder / name, folder) for folder in folders for name in files)
 
 
 def _script_place(command: Sequence[str]) -> int:
     """Place of the script, or of `-m`, in the words of a Python; 0 = it runs something else."""
     if not command or not _PYTHON.fullmatch(PurePath(command[0]).name):
         return 0
-    place = next((number for number, word in enumerate(command) if number and word not in _PYTHON_FLAGS), 0)
+    place = next((number for number, word in enumerate(command) if number and not _is_flag(command, number)), 0)
     return 0 if place and command[place].startswith("-") and command[place] != "-m" else place
+
+
+def _is_flag(command: Sequence[str], place: int) -> bool:
+    """Whether a word behind a Python is a flag that starts no other program, or the value of one: `-W ignore`."""
+    word = command[place]
+    return word in _PYTHON_FLAGS or word.startswith(_PYTHON_VALUES) or command[place - 1] in _PYTHON_VALUES
+
+
+def _behind_wrappers(command: Sequence[str]) -> Sequence[str]:
+    """What a command starts that only prepares its environment, from the first Python or script on; else itself."""
+    if not command or PurePath(command[0]).name not in _WRAPPERS:
+        return command
+    starts = (
+        number
+        for number, word in enumerate(command)
+        if number
+        and (word.endswith(".py") or _PYTHON.fullmatch(PurePath(word).name) or PurePath(word).name in _LAUNCHERS)
+    )
+    return command[next(starts, 0) :]
+
+
+def _as_launcher(command: Sequence[str]) -> Sequence[str]:
+    """The same as one word for a launcher that is started as a module: `python -m torch.distributed.run`."""
+    place = _script_place(command)
+    module = command[place + 1] if place and len(command) > place + 1 and command[place] == "-m" else ""
+    return ["torchrun", *command[place + 2 :]] if module in _LAUNCHING_MODULES else command
 
 
 def _script_files(words: Sequence[str]) -> Sequence[str]:
     if words[0] != "-m":
-        return [words[0]]
+        return [words[0], f"{words[0]}/__main__.py"]
     path = words[1].replace(".", "/") if len(words) > 1 else ""
     return [f"{path}.py", f"{path}/__main__.py"] if path else []
 
 
 def _launched_files(command: Sequence[str]) -> Sequence[str]:
-    """The script of a launcher that starts all its processes on one machine: others would be waited for in vain."""
+    """A script that starts by itself, or that of a launcher on one machine: others would be waited for in vain."""
+    if command and command[0].endswith(".py"):
+        return [command[0]]
     is_launcher = bool(command) and PurePath(command[0]).name in _LAUNCHERS
     if not is_launcher or any(word.startswith(_SEVERAL_MACHINES) for word in command):
         return []

@@ -15,7 +15,7 @@ from cotenant import system_clock
 from cotenant.capture.captured_job import CapturedJob
 from cotenant.cli.active_environment import foreign_python_note
 from cotenant.cli.array_tasks import ArrayTasks
-from cotenant.cli.batch_lines import background_note, batch_lines_note
+from cotenant.cli.batch_lines import background_note, batch_lines_note, no_program_note
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.graph_input import load_graph
 from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, describe_job
@@ -291,6 +291,7 @@ def _tell_command(spec: scheduling_pb2.JobSpec) -> None:
         foreign_python_note(spec.command, spec.environment),
         batch_lines_note(spec.command, Path(spec.working_directory)),
         background_note(spec.command),
+        no_program_note(spec.command, Path(spec.working_directory)),
     )
     for note in filter(None, notes):
         tell(f"warning: {note}", style="yellow")

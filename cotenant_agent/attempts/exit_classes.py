@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
+from cotenant.missing_input import asked_for_input, lacks_arguments
 from cotenant.missing_variable import missing_variable
 from cotenant_agent.keeper.rank_ends import SILENT_RANKS
 from cotenant_agent.records import ExitFacts
@@ -36,13 +37,18 @@ _EXCEPTION = re.compile(
     r"(?m)^Traceback \(most recent call last\):\r?\n(?:[ \t][^\n]{0,1000}\n)+"
     r"([A-Za-z_][\w.]{0,100}(?:: [^\r\n]{1,200})?)[^\n]{0,4000}(?:\n[ \t][^\n]{0,1000}){0,40}\s{0,4}\Z"
 )
+# Of the script itself, which has no traceback.
+_NOT_PYTHON = re.compile(r"(?m)^((?:Syntax|Indentation|Tab)Error: [^\r\n]{1,200})\s*\Z")
+_NOT_STARTED = re.compile(
+    r"(?m)^(?:/[^\r\n:]{0,300}/)?(python[0-9.]{0,8}: can't (?:open|find) [^\r\n]{1,300}"
+    r"|g?make(?:\[[0-9]{1,3}\])?: \*\*\* [^\r\n]{1,200})\s*\Z"
+)
 _MISSING_MODULE = re.compile(r"(?m)^(ModuleNotFoundError: No module named [^\r\n]{1,200})\s*\Z")
 _WRONG_ARGUMENTS = re.compile(r"(?m)^[^\s:][^:\r\n]{0,200}: (error: [^\r\n]{1,200})\s*\Z")
 _WRONG_ARGUMENTS_CODE = 2
 _HALF_WRITTEN = re.compile(
     r"inline_container\.cc:[0-9]{1,6}\].{0,40}unexpected pos|PytorchStreamWriter failed writing file"
 )
-_NO_INPUT = re.compile(r"(?m)^EOFError: EOF when reading a line\s*\Z")
 _MEANINGS = {
     _NOT_FOUND_CODE: "a command was not found, as shells say it",
     _NOT_EXECUTABLE_CODE: "a command cannot be executed, as shells say it",
@@ -96,19 +102,21 @@ def describe(exit_class: str, facts: ExitFacts) -> str:
 
 def _what_was_wrong(facts: ExitFacts) -> str:
     """Return the command, module, input or argument that was missing, or the exception, as the log's end names it."""
-    if _NO_INPUT.search(facts.log_tail):
+    if asked_for_input(facts.log_tail):
         return ": it asked for input, and a job has no standard input; give it as arguments or in a file"
     if name := missing_variable(facts.log_tail):
         return f": {name} is not set; of your shell's variables a job has those of --env only: --env {name}=VALUE"
-    kinds: tuple[re.Pattern[str], ...] = (_MISSING_MODULE, _EXCEPTION)
+    kinds: tuple[re.Pattern[str], ...] = (_MISSING_MODULE, _EXCEPTION, _NOT_PYTHON, _NOT_STARTED)
     if facts.return_code in _MEANINGS:
         kinds = (_CANNOT_START, _MISSING_COMMAND)
     elif facts.return_code == _WRONG_ARGUMENTS_CODE:
-        kinds = (_WRONG_ARGUMENTS,)
+        kinds = (_WRONG_ARGUMENTS, _NOT_STARTED)
     named = next((found[-1].strip() for kind in kinds if (found := kind.findall(facts.log_tail))), "")
     said = named or _MEANINGS.get(facts.return_code or 0, "") or _of_shells(facts.return_code or 0)
     if _HALF_WRITTEN.search(said) is not None:
         said = f"torch.save could not write its file whole, as where a disk or a quota is full: {said}"
+    if lacks_arguments(facts.log_tail):
+        said = f"{said}: it looked for an argument that its command has not: write it behind the script"
     return f": {said}" if said else ""
 
 

@@ -126,7 +126,7 @@ class LogProgress:
             return self._counter.steps_at_end
         accumulation = self._counter.accumulation
         counted = max(steps_of_last_epoch(tail, steps_total, accumulation), self._counter.steps_at_end)
-        counted = max(counted, self._shares.steps_at_end(tail))
+        counted = max(counted, self._shares.steps_at_end(tail), self._counter.steps_of_stages(steps_total))
         return counted or steps_of_full_bar(tail, accumulation)
 
     def to_record(self) -> dict[str, object]:

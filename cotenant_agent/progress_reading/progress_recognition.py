@@ -78,8 +78,11 @@ _DONE_BEHIND = (
     r"|abgeschlossen|terminé|completado|hecho)\b"
 )
 _UNIT_BEHIND = rf" {{0,2}}(?!(?:[a-z]{{1,10}}[ _-])?loss|{_DONE_BEHIND}|{_MEASURED_BEHIND})[a-z%]"
-# Between a line's number and the total no step is named: `train:42 - Step 80`.
-_NO_STEP_BETWEEN = r"(?![^0-9\r\n]{0,11}(?:step|iter(?:ation)?|batch|update)[ :=#]{1,3}[0-9])"
+# Between a line's number and the total no step is named: `train:42 - Step 80`; nor behind one of a column of its own.
+_NO_STEP_BETWEEN = (
+    r"(?![^0-9\r\n]{0,11}(?:steps?|iter(?:ation)?s?|batch|updates?)[ :=#]{1,3}[0-9]"
+    r"|[^0-9|\r\n]{0,11}\| {0,3}[0-9]{1,12} (?:steps|iter(?:ation)?s|batches|updates)\b)"
+)
 _COUNT_AND_LOSS = rf"^\[ {{0,8}}{_COUNT} ?\] {{0,3}}{_LOSS})"
 _EPOCH_AND_LOSS = rf"\[ {{0,4}}[0-9]{{1,9}}, {{0,8}}(?=[0-9]{{1,15}}\] {{0,3}}{_LOSS})"
 _LOSSES = f"{_COUNT_AND_LOSS}|{_EPOCH_AND_LOSS}"
@@ -118,6 +121,8 @@ _LOOP = re.compile(
     rf"(?= ?/ {{0,8}}{INTEGER}(?!{_NO_LOOP}))"
 )
 _LOOPS_IN_LOOPS = 2
+# Of the data: many steps each, unless the stated ones are as many as the pieces.
+_PIECE = re.compile(r"(?i)\b(?:chunk|part|shard)s?\b")
 _OUT_OF_TOTAL = re.compile(
     rf"(?i)(?<![\w.,/:-])(?P<{STEP_GROUP}>[0-9]{{1,9}}) ?(?:/|(?:out )?of|von|sur|de|di|из) {{0,6}}"
     rf"(?P<total>[0-9]{{1,9}})(?![\w./])(?!{_NO_LOOP})"
@@ -277,7 +282,7 @@ def find_inner_loop(line: str, steps_total: int) -> re.Match[str] | None:
     is_inside = outer[0] <= outer[1] and inner[0] <= inner[1]
     unit = line[loops[0].end() : loops[1].start()]
     makes_steps = outer[1] > 1 and outer[1] * inner[1] == steps_total
-    return loops[1] if is_inside and makes_steps and not is_outer_loop(unit) else None
+    return loops[1] if is_inside and makes_steps and not is_outer_loop(_PIECE.sub("", unit)) else None
 
 
 def is_outer_loop(unit: str) -> bool:

@@ -17,8 +17,8 @@ _LOSSES = (
     r"|pinball|quantile|triplet|contrastive|info_?nce|xent|cross[_-]?entropy|wasserstein|deviance|p[eé]rdida|perda|perdita|strata|потери|损失|損失|손실"
 )
 _OF_TRAINING = (
-    rf"(?![a-z_-]{{0,20}}(?:val|test|eval|dev))(?:(?:train(?:ing)?[ _/-])?(?:{_LOSSES})"
-    r"|(?:(?:train(?:ing)?|total|running|avg|average|mean) )?(?:[a-z]{1,12}[_-]){0,2}loss)"
+    rf"(?![a-z _-]{{0,20}}(?:val|test|eval|dev))(?:(?:train(?:ing)?[ _/-])?(?:{_LOSSES})"
+    r"|(?:(?:train(?:ing)?|total|running|avg|average|mean) )?(?:[a-z]{1,12}[ _-]){0,2}loss)"
 )
 _LOSS = rf"[\[(|:,;-]?\s{{0,4}}[\"']?{_OF_TRAINING}[\"']?\s{{0,2}}[:=\uff1a]?\s{{0,2}}-?[0-9]{{1,9}}[.,][0-9]"
 _PREFIX_REACH = 32
@@ -34,6 +34,7 @@ _COUNTER = re.compile(
 )
 # A line begins, or what logging puts before it has ended; `ep [10]` is something of its own.
 _LINE_BEGINS = re.compile(r"(?i)(?:^\s{0,8}|[:|>\]-] |\binfo {1,2})[\[(#@]? {0,8}$")
+_STEPS_BEFORE = re.compile(r"(?i)(?<![a-z_])(?:steps|iters|iterations)[\"']?[ :=#]{1,3}$")
 _DIGIT = re.compile("[0-9]")
 # In the singular it is mostly the number of the present one.
 _STATED_EPOCHS = re.compile(
@@ -72,7 +73,8 @@ def find_sparse_counter(line: str) -> re.Match[str] | None:
     if found is None:
         return None
     before = line[: found.start()]
-    is_named = found["total"] is None and found["unit"] is None and _LINE_BEGINS.search(before[-_PREFIX_REACH:]) is None
+    is_known = found["total"] or found["unit"] or _STEPS_BEFORE.search(before[-_PREFIX_REACH:])
+    is_named = not is_known and _LINE_BEGINS.search(before[-_PREFIX_REACH:]) is None
     return None if is_named or is_outer_loop(_DIGIT.split(before)[-1]) else found
 
 

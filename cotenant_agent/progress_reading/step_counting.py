@@ -221,6 +221,12 @@ class StepCounter:
         key, bar = self._furthest()
         return max(self.steps, self.accumulation.steps(*key, max(bar.base + bar.pass_steps(key[1]), 0)))
 
+    def steps_of_stages(self, steps_total: int) -> int:
+        """The stated steps of a job that has ended with success, where full bars of several names make them; else 0."""
+        counted = ((key, bar) for key, bar in self._bars.items() if self._counts(*key, bar))
+        full = [self._steps_of(key, bar) for key, bar in counted if key[1] and bar.peak == key[1]]
+        return steps_total if len(full) > 1 and sum(full) == steps_total else 0
+
     @property
     def unseen_at_end(self) -> int:
         """How many steps more it may have done: of each pass without a total those behind its last printed number.

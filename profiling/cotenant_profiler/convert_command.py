@@ -16,6 +16,7 @@ from cotenant.capture.reasons import COMPLEX_NUMBERS
 from cotenant.graph_file import read_graph, strip_weights
 from cotenant.graph_parameters import BUFFER_PREFIX
 from cotenant_profiler.errors import ProfilerError
+from cotenant_profiler.stand_ins import put_stand_ins
 
 BATCH = "batch"
 _FLOAT_BYTES = 4
@@ -60,6 +61,7 @@ def convert(export: Path) -> bytes:
         exported = torch.export.load(export)
         _copy_for_certain(exported)
         _name_all_dimensions(exported)
+        put_stand_ins(exported)
         program = _exported_to_onnx(exported)
         if program is None:
             raise ProfilerError("torch.onnx.export returned nothing")

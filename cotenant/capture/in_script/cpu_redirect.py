@@ -64,6 +64,7 @@ def redirect_to_cpu(torch: Any) -> Requested:
     _watch_autocast(torch, requested)
     _watch_scaler(torch, requested)
     _replace_backend(torch)
+    _make_for_the_cpu(torch)
     _allow_breaks_of_the_graph(torch)
     return requested
 
@@ -166,6 +167,27 @@ def _watch_scaler(torch: Any, requested: Requested) -> None:
 
     scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
     watch(scaler)
+
+
+def _make_for_the_cpu(torch: Any) -> None:
+    """Makes generators of random numbers on the CPU, and optimizers that no CUDA graph is to record."""
+    own: Any = torch.Generator
+
+    class Kind(type(own)):  # type: ignore[misc]  # torch is not imported here
+        def __instancecheck__(cls, value: Any) -> bool:
+            return isinstance(value, own)
+
+    class Generator(own, metaclass=Kind):  # type: ignore[misc]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return own("cpu")
+
+    torch.Generator = Generator
+    begin = torch.optim.Optimizer.__init__
+
+    def init(self: Any, params: Any, defaults: Any) -> None:
+        begin(self, params, {**defaults, "capturable": False} if defaults.get("capturable") else defaults)
+
+    torch.optim.Optimizer.__init__ = init
 
 
 def _allow_breaks_of_the_graph(torch: Any) -> None:

@@ -16,9 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from .hidden_modules import uncover_modules
+from .input_gradients import note_dropped
 from .result_file import write_result
 from .step_export import export_step
-from .step_window import Call, Step, awaited, find_window, freeze_what_only_answers, is_in_transform, unwrapped
+from .step_window import (
+    Call,
+    Step,
+    awaited,
+    find_window,
+    freeze_what_only_answers,
+    is_in_transform,
+    parameters_of,
+    unwrapped,
+)
 
 STEPPED_FILE = "stepped"
 STEPS_MAX = 64
@@ -64,18 +74,21 @@ class Recorder:
         self._depth = threading.local()
         self._inside_step = 0
         self._backward_depth = 0
+        self._passes_stepped = 0
         self._parts_called: set[int] = set()
         self._sequences: dict[tuple[int, ...], Any] = {}
         self._warnings = 0
         self._undo: list[Any] = []
 
     def install(self) -> None:
-        """Puts the recorder in place of five functions of torch."""
+        """Puts the recorder in place of seven functions of torch."""
         torch = self.torch
         self._replace(torch.nn.Module, "__call__", self._watched_call)
         self._replace(torch.autograd, "backward", self._watched_backward)
         self._replace(torch.autograd, "grad", self._watched_gradients)
         self._replace(torch.optim.Optimizer, "__init__", self._watched_optimizer)
+        for owner in (torch.nn.Module, torch.optim.Optimizer):
+            self._replace(owner, "zero_grad", self._watched_zeroing)
         hooks = sys.modules["torch.optim.optimizer"]  # the package hides it
         hooks.register_optimizer_step_pre_hook(self._before_step)
         hooks.register_optimizer_step_post_hook(self._after_step)
@@ -152,7 +165,7 @@ class Recorder:
             if not is_link or type(module).__module__.endswith(".loss") or not self.torch.is_grad_enabled():
                 return None
         passes, inside_step = self.backward_passes, self._inside_step
-        call = Call(self.torch, module, (args, kwargs), group=passes, inside_step=inside_step)
+        call = Call(self.torch, module, (args, kwargs), group=passes, inside_step=inside_step, trained=self._trained)
         self.calls.append(call)
         self._parts_called.update(id(each) for each in module.modules())
         return call
@@ -186,6 +199,22 @@ class Recorder:
 
         return __init__
 
+    def _trained(self) -> set[int]:
+        return {id(each) for optimizer in list(self.optimizers) for each in parameters_of(optimizer)}
+
+    def _watched_zeroing(self, own: Any) -> Any:
+        recorder = self
+
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            begin, end = recorder._passes_stepped, recorder.backward_passes
+            if begin < end and not recorder._inside_step and not recorder.is_writing:
+                is_network = isinstance(owner, recorder.torch.nn.Module)
+                zeroed = owner.parameters() if is_network else parameters_of(owner)
+                note_dropped(recorder.calls, {id(each) for each in zeroed}, begin=begin, end=end)
+            return own(owner, *args, **kwargs)
+
+        return zero_grad
+
     def _watched_loader(self, own: Any) -> Any:
         recorder = self
 
@@ -207,7 +236,7 @@ class Recorder:
         self._inside_step = len(self.steps) + 1
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._inside_step = 0
+        self._inside_step, self._passes_stepped = 0, self.backward_passes
         if self.is_writing:
             return
         (self.folder / STEPPED_FILE).touch()

@@ -299,12 +299,18 @@ def _spell_out_transformers(torch: Any) -> Any:
 
 
 def _look_up_bag(torch: Any, bag: Any, indices: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
-    """What a bag of embeddings answers, one operator at a time where all bags are of one size."""
-    if indices.dim() != 2:
-        return type(bag).forward(bag, indices, offsets, per_sample_weights)
+    """What a bag of embeddings answers, one operator at a time."""
     rows = torch.nn.functional.embedding(indices, bag.weight)
     rows = rows if per_sample_weights is None else rows * per_sample_weights.unsqueeze(-1)
-    return rows.sum(1) if bag.mode == "sum" else rows.mean(1)
+    if indices.dim() == 2:
+        return rows.sum(1) if bag.mode == "sum" else rows.mean(1)
+    begins = offsets[:-1] if bag.include_last_offset else offsets
+    owners = torch.zeros_like(indices).index_add(0, begins, torch.ones_like(begins)).cumsum(0) - 1
+    sums = rows.new_zeros(begins.shape[0], rows.shape[1]).index_add(0, owners, rows)
+    if bag.mode == "sum":
+        return sums
+    counts = rows.new_zeros(begins.shape[0]).index_add(0, owners, rows.new_ones(rows.shape[0]))
+    return sums / counts.clamp(min=1).unsqueeze(-1)
 
 
 def _export_somehow(

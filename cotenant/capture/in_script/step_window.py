@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from .argument_records import RECORDS_DEEP, Looks, fields_of, open_records
+from .input_gradients import asks_of_input, without_dropped
 
 IN_A_LIST = -1
 """Where samples lie that no dimension of a tensor has."""
@@ -48,11 +49,17 @@ class Call:
         question: Which numbers its inputs show.
         weights_version: Changes whenever a weight does.
         goes_back: Whether a gradient came to its output, as far as that can be seen: none comes to a validation's.
+        learning: Names of its weights that asked for a gradient.
+        asks_of_input: Whether an input asks for one that leads to no weights, as in an attack.
+        is_dropped: Whether its weights keep none.
     """
 
-    def __init__(self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int) -> None:
+    def __init__(
+        self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int, trained: Any = frozenset
+    ) -> None:
         self.module = unwrapped(module)
         opened, self.has_objects = open_records(torch, arguments)
+        self.asks_of_input = not is_in_transform(torch) and asks_of_input(tensors_of(torch, opened), trained)
         self.args, self.kwargs = _detached(torch, opened)
         self.outputs: list[Any] = []
         self.group = group
@@ -69,6 +76,8 @@ class Call:
         self.question = tuple(map(tensor_key, dense))
         self.weights_version = sum(int(each._version) for each in self.parameters)
         self.goes_back = True
+        self.learning = {id(each) for each in parameters if each.requires_grad}
+        self.is_dropped = self.asks_of_input and not self.learning
 
     def note_output(self, torch: Any, output: Any) -> None:
         """Keeps the tensors of the output, and waits for a gradient of one."""
@@ -156,6 +165,7 @@ class Window:
         optimizers: All that have parameters; those that step come first.
         has_smaller: Whether other micro-batches of the steps that were seen have fewer samples.
         has_shorter: Whether those have as many samples of fewer elements.
+        dropped_passes: How often it computes gradients of inputs that the weights keep nothing of.
         step_s: Length of the step, seconds; 0 = not known.
         wait_s: How long of that data was waited for.
         loaded_batches: What loaders handed out in it; 0 = nothing, or not known.
@@ -167,6 +177,7 @@ class Window:
         self.closures = closures
         self.optimizers = optimizers
         self.has_smaller = self.has_shorter = False
+        self.dropped_passes = 0
         self.step_s = 0.0
         self.wait_s = 0.0
         self.loaded_batches = 0
@@ -176,6 +187,7 @@ class Window:
         return {
             "accumulation": self.accumulation,
             "closures": self.closures,
+            "dropped_passes": self.dropped_passes,
             "has_smaller_batches": self.has_smaller,
             "has_shorter_inputs": self.has_shorter,
             "loaded_batches": self.loaded_batches,
@@ -218,13 +230,17 @@ def find_window(calls: list[Call], steps: list[Step], optimizers: list[Any], *, 
     if _train_the_same(steps):
         groups, looks = _without_second_looks(groups)
         closures = max(closures, looks)
-    period = _period([[id(call.module) for call in group if call.has_parameters] for group in groups])
+    period, dropped = _period(_modules(groups)), 0
+    if len(groups) > period:  # else they are a part of the step as they are
+        groups, dropped = without_dropped(groups)
+        period = _period(_modules(groups))
     passes = len(groups) // period if period else 1
-    earlier = _groups(calls[: first.calls])[-period:] if period else []
+    earlier = _groups(calls[: first.calls])
+    earlier = (without_dropped(earlier)[0] if dropped else earlier)[-period:] if period else []
     groups, has_smaller, has_shorter = _largest(groups[:period], earlier)
     optimizers = sorted(optimizers, key=lambda each: id(each) not in stepping)
     window = Window([call for group in groups for call in group], passes, closures, optimizers)
-    window.has_smaller, window.has_shorter = has_smaller, has_shorter
+    window.has_smaller, window.has_shorter, window.dropped_passes = has_smaller, has_shorter, dropped
     window.step_s, window.wait_s = last.at_s - first.at_s, last.loader_wait_s - first.loader_wait_s
     window.loaded_batches = last.loaded_batches - first.loaded_batches
     return window
@@ -237,7 +253,7 @@ def freeze_what_only_answers(window: Window) -> None:
     """
     if window.accumulation is None:
         return
-    trained = {id(each) for optimizer in window.optimizers for each in _parameters_of(optimizer)}
+    trained = {id(each) for optimizer in window.optimizers for each in parameters_of(optimizer)}
     for call in window.calls:
         for each in [] if call.goes_back else call.parameters:
             if id(each) not in trained:
@@ -252,18 +268,19 @@ def awaited(optimizers: Any, steps: list[Step]) -> list[Any]:
         steps: All steps so far.
     """
     stepping = {id(step.optimizer): step.optimizer for step in steps}
-    trained = {id(each) for optimizer in stepping.values() for each in _parameters_of(optimizer)}
-    own = [{id(each) for each in _parameters_of(optimizer)} for optimizer in optimizers]
+    trained = {id(each) for optimizer in stepping.values() for each in parameters_of(optimizer)}
+    own = [{id(each) for each in parameters_of(optimizer)} for optimizer in optimizers]
     return [each for each, names in zip(optimizers, own) if id(each) in stepping or not names <= trained]  # noqa: B905
 
 
 def _train_the_same(steps: list[Step]) -> bool:
     """Whether all that step train the same: one optimizer, or one that steps within the step of another, as in SAM."""
     stepping = {id(step.optimizer): step.optimizer for step in steps}.values()
-    return len(stepping) == 1 or len({frozenset(map(id, _parameters_of(each))) for each in stepping}) == 1
+    return len(stepping) == 1 or len({frozenset(map(id, parameters_of(each))) for each in stepping}) == 1
 
 
-def _parameters_of(optimizer: Any) -> list[Any]:
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Returns what an optimizer moves, whether or not it learns at present."""
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
@@ -347,6 +364,10 @@ def _without_second_looks(groups: list[list[Call]]) -> tuple[list[list[Call]], i
 def _looks_again(before: list[Call], group: list[Call]) -> bool:
     asked, again = ([(id(call.module), call.question) for call in one] for one in (before, group))
     return bool(group[0].question) and asked == again and group[0].weights_version != before[0].weights_version
+
+
+def _modules(groups: list[list[Call]]) -> list[list[int]]:
+    return [[id(call.module) for call in group if call.has_parameters] for group in groups]
 
 
 def _period(names: list[list[int]]) -> int:

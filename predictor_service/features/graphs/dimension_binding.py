@@ -163,6 +163,11 @@ def _dims(value: ValueInfoProto) -> Sequence[TensorShapeProto.Dimension]:
 
 
 def _forget_shapes(model: ModelProto) -> None:
+    # What a network hands on as it came has its shape as an input: inference would take the forgotten one.
+    stated = {value.name for value in model.graph.input} | {tensor.name for tensor in model.graph.initializer}
+    made = [value for value in model.graph.output if value.name not in stated]
+    del model.graph.output[:]
+    model.graph.output.extend(made)
     _forget_inner_shapes(model.graph)
     foreign = {name for node in model.graph.node if node.domain not in ("", "ai.onnx") for name in node.output}
     kept = [value for value in model.graph.value_info if value.name in foreign and _is_static(value)]

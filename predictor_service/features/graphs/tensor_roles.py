@@ -50,6 +50,7 @@ _ALIASES = VIEWS | {"Transpose", "Slice", "Split", "Expand"}
 _RUNNING_STATISTICS = frozenset({3, 4})
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 # With host integers as input these make tensors on the device.
+_WRITERS = frozenset({"ScatterND", "ScatterElements"})
 _WEIGHT_MAKERS = frozenset({"ConstantOfShape", "RandomNormal", "RandomUniform"})
 _FILLERS = frozenset({"Expand", "Range", "EyeLike", "Tile", "OneHot"})
 _MATERIALIZERS = frozenset(
@@ -136,6 +137,7 @@ def assign_roles(nodes: Sequence[GraphNode], stored: Mapping[str, bool]) -> Tens
         for name in stored
         if name.startswith(BUFFER_PREFIX)  # also what the job holds and no operator takes
     }
+    buffers |= _written_into(nodes, device_nodes, roots)
     trainable = _trainable_tensors(nodes, constants, host, set(feeding) - buffers, roots)
     return TensorRoles(
         device_nodes=tuple(device_nodes),
@@ -211,6 +213,15 @@ def _running_statistics(
         if slot in _RUNNING_STATISTICS
         for root in roots.get(name, frozenset())
     }
+
+
+def _written_into(
+    nodes: Sequence[GraphNode], device_nodes: Iterable[int], roots: Mapping[str, frozenset[str]]
+) -> Set[str]:
+    """Zeros that a network fills in itself, as detectors put images of several sizes into one batch."""
+    filled = {name for node in nodes if node.op_type == "ConstantOfShape" for name in node.outputs}
+    written = (nodes[index].inputs[0] for index in device_nodes if nodes[index].op_type in _WRITERS)
+    return {root for name in written for root in roots.get(name, frozenset()) & filled}
 
 
 def _trainable_tensors(

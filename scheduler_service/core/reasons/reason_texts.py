@@ -164,7 +164,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "STARTS_ALONE": "The job starts with {gpus_count} GPU(s) to itself.",
     "STARTS_ALONE_IN_PASSES": "The job starts with {gpus_count} GPU(s) to itself. All samples of a step at once need "
     "more memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; share: "
-    "never refuses that.",
+    "never refuses that, as a script needs that never cuts its batch (job.sub_batches).",
     "STARTS_ALONE_UNPREDICTED": "The job starts with {gpus_count} GPU(s) to itself, because nothing is predicted for "
     "it.",
     "STARTS_ALONE_PREDICTION_FAILED": "The job starts with {gpus_count} GPU(s) to itself, because the predictor could "
@@ -174,7 +174,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "at most for the others.",
     "STARTS_SHARED_IN_PASSES": "The job shares with {jobs}, {micro_batch_size} samples per GPU in each of "
     "{accumulation_steps} passes per step: expected slowdown {slowdown_ratio} for it and {neighbour_slowdown_ratio} at "
-    "most for the others.",
+    "most for the others. A script that never cuts its batch (job.sub_batches) needs share: never.",
     "STARTS_SHARED_BLINDLY": "The job shares with {jobs} because all of them set share: any; how much they slow each "
     "other down is not known, and of a job that was never measured alone it is not learned while they share.",
     "STARTS_ON_TRIAL": "The job shares with {jobs} on trial, for nothing reliable is predicted of them together: "

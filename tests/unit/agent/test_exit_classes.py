@@ -82,6 +82,18 @@ def test_a_signal_is_named() -> None:
             "lr? Traceback\nEOFError: EOF when reading a line\n",
             "exit code 1: it asked for input, and a job has no standard input; give it as arguments or in a file",
         ),
+        (
+            1,
+            '  File "/x/train.py", line 3\n    print 1\n    ^^^^^^^\nSyntaxError: Missing parentheses in call\n',
+            "exit code 1: SyntaxError: Missing parentheses in call",
+        ),
+        (
+            1,
+            f'{TRACEBACK}  File "/x/train.py", line 3, in <module>\n    name = sys.argv[1]\n           ~~~~~~~~^^^\n'
+            "IndexError: list index out of range\n",
+            "exit code 1: IndexError: list index out of range: it looked for an argument that its command has not: "
+            "write it behind the script",
+        ),
         *(
             (
                 1,

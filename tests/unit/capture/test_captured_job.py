@@ -62,6 +62,7 @@ RESULT: dict[str, Any] = {
     "frozen_inside": 0,
     "loaded_batch_size": 0,
     "closures": 1,
+    "dropped_passes": 0,
     "loaded_batches": 0,
     "networks": ["Net"],
     "cuda_asked": False,
@@ -363,3 +364,18 @@ def test_images_in_a_list_are_told_what_can_be_done_about_another_batch() -> Non
     assert "FIXED_BATCH" in note
     assert "capture the script with that batch" in note
     assert "x.shape" not in note  # no list has it
+
+
+@pytest.mark.parametrize("is_fixed", [True, False])
+def test_a_graph_of_one_batch_is_told_with_that_batch_which_no_dimension_of_images_in_a_list_is(is_fixed: bool) -> None:
+    outcome = outcome_with({"is_batch_fixed": is_fixed, "accumulation": 2})
+    settings = captured_job._as_job(outcome, read_graph(GRAPH)).settings()
+    assert settings["batch_size"] == 8
+    assert settings.get("dimension_bindings") == ({"batch": 4} if is_fixed else None)
+
+
+@pytest.mark.parametrize(("name", "count"), [("dropped_passes", 7), ("asked_calls", 1)])
+def test_calls_that_no_step_is_predicted_with_are_told_with_their_number(name: str, count: int) -> None:
+    [note] = captured_notes.notes_of({**RESULT, name: count}, 0.0)
+    assert f" {count} {'time' if count == 1 else 'times'} " in note
+    assert "longer than predicted" in note

@@ -14,6 +14,7 @@ from cotenant.capture.in_script.cpu_redirect import (
     ZERO_CUDA_CALLS,
     Requested,
     _device_mode,
+    _make_for_the_cpu,
     _quieten_cuda,
 )
 
@@ -126,3 +127,34 @@ def test_numbers_that_are_no_devices_stay() -> None:
         assert torch.ones(2, 3).sum(0).shape == (3,)
         assert nn.Linear(2, 2).to(torch.float64).weight.dtype is torch.float64
     assert not requested.cuda_named
+
+
+@pytest.fixture
+def made_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "Generator", torch.Generator)
+    monkeypatch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
+    _make_for_the_cpu(torch)
+
+
+@pytest.mark.usefixtures("made_for_the_cpu")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda", 0), "cpu"])
+def test_a_generator_of_random_numbers_on_a_gpu_makes_them_on_the_cpu(device: Any) -> None:
+    made = torch.Generator(device=device).manual_seed(7)
+    assert torch.equal(torch.randn(3, generator=made), torch.randn(3, generator=torch.Generator(device).manual_seed(7)))
+    assert isinstance(made, torch.Generator)
+    assert isinstance(torch.default_generator, torch.Generator)
+    assert not isinstance("cpu", torch.Generator)
+
+
+@pytest.mark.usefixtures("made_for_the_cpu")
+@pytest.mark.parametrize("has_own_group", [True, False])
+def test_an_optimizer_that_a_cuda_graph_is_to_record_steps_on_the_cpu(has_own_group: bool) -> None:
+    network = nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(network.parameters(), capturable=True)
+    if has_own_group:
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    network(torch.ones(1, 2)).sum().backward()
+    # Without the hooks of recorders that other tests have left in torch.
+    own_step: Any = type(optimizer).step
+    own_step.__wrapped__(optimizer)
+    assert not any(group["capturable"] for group in optimizer.param_groups)

@@ -89,6 +89,22 @@ def test_a_script_that_misses_arguments_is_to_be_given_them(last: str, is_usage:
 
 
 @for_each(
+    ("line", "last", "is_usage"),
+    [
+        ("data = sys.argv[1]", "IndexError: list index out of range", True),
+        ("_, data, out = sys.argv", "ValueError: not enough values to unpack (expected 3, got 1)", True),
+        ("data = names[1]", "IndexError: list index out of range", False),
+        ("data = int(sys.argv[1])", "ValueError: invalid literal for int() with base 10: 'x'", False),
+    ],
+)
+def test_a_script_that_looks_for_an_argument_in_vain_is_to_be_given_it(line: str, last: str, is_usage: bool) -> None:
+    for marks in ("", "           ~~~~~~~~^^^\n"):
+        log = f'Traceback (most recent call last):\n  File "/x/a.py", line 3, in <module>\n    {line}\n{marks}{last}\n'
+        told = why_not(PLAN, outcome(status=1, log=log))
+        assert told.remedy.startswith("write behind the script what") is is_usage
+
+
+@for_each(
     ("facts", "told"),
     [
         ({}, "ended before its second optimizer step"),
@@ -152,6 +168,10 @@ def test_a_script_that_misses_arguments_is_to_be_given_them(last: str, is_usage:
         ),
         (
             {"status": 1, "log": "Go on? Traceback\nEOFError: EOF when reading a line\n"},
+            "asks for input, and a job has none",
+        ),
+        (
+            {"status": 1, "log": '  File "getpass.py", line 148, in _raw_input\n    raise EOFError\nEOFError\n'},
             "asks for input, and a job has none",
         ),
         ({"status": -11}, "the script crashed"),

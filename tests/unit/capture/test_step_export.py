@@ -274,18 +274,6 @@ def test_series_in_the_shape_of_a_state_that_come_alone_are_samples(tmp_path: Pa
     assert export_network(torch, network, (series,), {}, tmp_path) == 2
 
 
-class Texts(nn.Module):
-    """As torch's tutorial of text classification hands its texts over: one row of words, and where each text begins."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.head = nn.EmbeddingBag(_WORDS, _WIDTH), nn.Linear(_WIDTH, 4)
-
-    def forward(self, words: Tensor, begins: Tensor) -> Tensor:
-        answer: Tensor = self.head(self.words(words, begins))
-        return answer
-
-
 class Translator(nn.Module):
     """As tutorials write it: time is the first dimension, and the two languages say it in sentences of two lengths."""
 
@@ -306,11 +294,6 @@ def test_sentences_of_two_lengths_have_their_batch_in_common(tmp_path: Path) -> 
     assert export_network(torch, network, sentences, {}, tmp_path) == 5
     one, two = (describe_graph(convert(tmp_path / EXPORT_FILE)).at_batch(size).forward_macs for size in (5, 10))
     assert two == 2 * one > 0
-
-
-def test_bags_of_words_in_one_row_are_as_many_samples_as_there_are_bags(tmp_path: Path) -> None:
-    words, begins = torch.ones(17, dtype=torch.long), torch.tensor([0, 3, 9])
-    assert export_network(torch, Texts(), (words, begins), {}, tmp_path) == 3
 
 
 class Filter(nn.Module):

@@ -38,6 +38,7 @@ class FakeCall:
     has_parameters: bool = True
     samples: int = 0
     elements: int = 0
+    is_dropped: bool = False
     question: tuple[int, ...] = ()
     weights_version: int = 0
     goes_back: bool = True

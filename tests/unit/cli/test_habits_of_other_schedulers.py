@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cotenant.cli.batch_lines import background_note, batch_lines_note
+from cotenant.cli.batch_lines import background_note, batch_lines_note, no_program_note
 from cotenant.cli.main import ALIASES, VERBS
 from cotenant.cli.main import cotenant as group
 from cotenant.cli.verb_habits import FLAGS, HABITS
@@ -105,3 +105,26 @@ def test_a_program_that_is_left_in_the_background_is_said_to_end_with_its_shell(
     command: list[str], is_left: bool
 ) -> None:
     assert ("leave the last & out" in background_note(command)) is is_left
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["python"], "no standard input"),
+        (["/venv/bin/python3.11", "-"], "no standard input"),
+        (["bash", "-s"], "no standard input"),
+        (["python", "unsaved.py"], "unsaved.py is empty"),
+        (["python", "-u", "unsaved.py", "3"], "unsaved.py is empty"),
+        (["python", "train.py"], ""),
+        (["python", "absent.py"], ""),
+        (["python", "-c", "print(1)"], ""),
+        (["bash", "-c", "python -"], ""),
+        (["make"], ""),
+        ([], ""),
+    ],
+)
+def test_a_command_that_starts_nothing_is_told(words: list[str], told: str, tmp_path: Path) -> None:
+    (tmp_path / "unsaved.py").touch()
+    (tmp_path / "train.py").write_text("import torch\n")
+    note = no_program_note(words, tmp_path)
+    assert (told in note) if told else not note

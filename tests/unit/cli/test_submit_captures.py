@@ -319,6 +319,7 @@ def test_a_capture_beside_a_graph_is_wrong_use(submission: Submission) -> None:
         ("import argparse, time as t, torch\n", True),
         ("import argparse, torchless\n", False),
         ("    from transformers import x\n", True),
+        ("\ufeffimport torch\r\n", True),  # as editors on Windows save it
         ("import torchless\n", False),
         ("", False),
     ],
@@ -364,6 +365,22 @@ def test_what_a_script_imports_of_its_own_project_is_looked_into(
         (["accelerate", "launch", "other.py", "train.py"], False),
         (["torchrun", "--nnodes=2", "train.py"], False),
         (["torchrun", "-m", "pack.train"], False),
+        (["python", "-W", "ignore", "-Xdev", "-X", "faulthandler", "train.py"], True),
+        (["python", "-W"], False),
+        (["python", "pack"], True),
+        (["./train.py", "3"], True),
+        (["./absent.py"], False),
+        (["uv", "run", "--with", "numpy", "train.py"], True),
+        (["/usr/bin/poetry", "run", "python", "-u", "-m", "pack"], True),
+        (["conda", "run", "-n", "own", "torchrun", "--standalone", "train.py"], True),
+        (["nohup", "nice", "-n", "10", "python3.12", "train.py"], True),
+        (["nohup", "python", "-c", "train.py"], False),
+        (["uv", "run", "pytest"], False),
+        (["uv"], False),
+        (["python", "-m", "kept.train"], True),
+        (["python", "kept/train.py"], False),
+        (["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"], True),
+        (["python", "-m", "torch.distributed.launch", "--nnodes=2", "train.py"], False),
         (["mpirun", "-n", "2", "python", "train.py"], False),
         (["python"], False),
         ([], False),
@@ -372,9 +389,11 @@ def test_what_a_script_imports_of_its_own_project_is_looked_into(
 def test_a_script_behind_flags_of_python_and_a_module_are_looked_into(
     words: list[str], expected: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "pack").mkdir()
-    for name in ("train.py", "pack/train.py", "pack/__main__.py"):
+    for folder in ("pack", "src/kept"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("train.py", "pack/train.py", "pack/__main__.py", "src/kept/network.py"):
         (tmp_path / name).write_text("import torch\n")
+    (tmp_path / "src/kept/train.py").write_text("from kept.network import Network\n")
     assert is_torch_script(words, tmp_path) is expected
 
 

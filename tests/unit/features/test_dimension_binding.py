@@ -136,3 +136,17 @@ def test_a_graph_without_weights_is_reported() -> None:
     model = net.model(net.node("Relu", [net.input("x", ["batch", 4])]))
 
     assert codes(describe_graph(model.SerializeToString())) == {"NO_PARAMETERS"}
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_network_that_hands_on_an_input_or_a_weight_keeps_its_shapes(place: int) -> None:
+    # As those do that write their answers into the dictionary that they were given.
+    net = GraphBuilder()
+    given = [net.input("x", ["batch", 8]), net.weight([8, 4])]
+    model = net.model(net.node("MatMul", given))
+    model.graph.output.append(onnx.helper.make_tensor_value_info(given[place], TensorProto.FLOAT, None))
+
+    description = describe_graph(model.SerializeToString())
+
+    assert description.unshaped_nodes == 0
+    assert description.at_batch(5).forward_macs == 5 * 8 * 4

@@ -7,7 +7,7 @@ import pytest
 from cotenant.graph_file import graph_sha256, strip_weights
 from predictor_service.features.graphs.graph_description import GraphDescription, describe_graph
 from predictor_service.features.graphs.operator_families import OperatorFamily
-from tests.support.onnx_graphs import bert_base, lstm_language_model, perceptron, resnet50
+from tests.support.onnx_graphs import GraphBuilder, bert_base, lstm_language_model, perceptron, resnet50
 
 
 @pytest.mark.parametrize("build", [resnet50, lstm_language_model, perceptron])
@@ -66,3 +66,15 @@ def test_the_widest_output_grows_with_the_batch() -> None:
     assert [description.at_batch(batch).widest_activation_bytes for batch in (1, 2, 7)] == [
         batch * 128 * 3072 * 4 for batch in (1, 2, 7)
     ]
+
+
+def test_zeros_that_a_network_writes_into_are_no_weights() -> None:
+    # As detectors put images of several sizes into one batch.
+    net = GraphBuilder()
+    empty = net.node("ConstantOfShape", [net.integers([2, 8])])
+    written = net.node("ScatterElements", [empty, net.input("places", [2, 8]), net.input("x", [2, 8])])
+
+    description = describe_graph(net.model(net.node("MatMul", [written, net.weight([8, 4])])).SerializeToString())
+
+    assert description.stored.parameters == 8 * 4
+    assert description.stored.buffers == 2 * 8

@@ -1,0 +1,77 @@
+"""Epochs, pieces of data and stages that together make the stated steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.progress_reading.log_progress import LogProgress
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "epoch {0} steps {1} MAE 0.531",
+        "Epoch {0} | {1} steps done | avg loss 0.51",
+        "Epoch   {0} finished | {1} batches done | avg margin loss 0.51",
+    ],
+)
+@pytest.mark.parametrize("distance", [10, 20])
+def test_steps_of_all_epochs_behind_the_number_of_the_epoch_count_to_the_last(
+    tmp_path: Path, form: str, distance: int
+) -> None:
+    # The last line has the stated number, before which that of the epoch stands.
+    text = "".join(f"{form.format(epoch, epoch * distance)}\n" for epoch in range(1, 9))
+    log = tmp_path / "out.log"
+    log.write_text(text)
+    assert [report.step for report in LogProgress(log, "", None, 8 * distance).read_to_end(1)] == [8 * distance]
+
+
+@pytest.mark.parametrize("unit", ["chunk", "shard", "part"])
+@pytest.mark.parametrize(("steps_total", "expected"), [(60, 60), (600, 0), (0, 0)])
+def test_pieces_of_the_data_are_steps_where_the_stated_ones_are_as_many(
+    tmp_path: Path, unit: str, steps_total: int, expected: int
+) -> None:
+    lines = [f"pass {each}/3 {unit} {piece}/20 gain 0.3\n" for each in (1, 2, 3) for piece in range(5, 21, 5)]
+    log = tmp_path / "out.log"
+    log.write_text("".join(lines))
+    found = [report.step for report in LogProgress(log, "", None, steps_total).read_to_end(1)]
+    assert found == [expected] * bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "steps_total", "expected"),
+    [
+        (("[AE] step", "[CLF] step"), 50, 50),
+        (("[AE] step", "[CLF] step"), 60, 30),  # stated are others
+        (("train step", "val step"), 50, 30),
+        (("step",), 50, 30),
+    ],
+)
+def test_stages_one_after_the_other_make_the_stated_steps_together(
+    tmp_path: Path, names: Sequence[str], steps_total: int, expected: int
+) -> None:
+    log = tmp_path / "out.log"
+    bars = zip(names, (30, 20), strict=False)
+    log.write_text(
+        "".join(f"{name} {step}/{total} bce 0.3\n" for name, total in bars for step in range(5, total + 1, 5))
+    )
+    reading = LogProgress(log, "", None, steps_total)
+    assert reading.read_to_end(1)[-1].step == 30
+    assert reading.steps_by_last_line("", steps_total) == expected
+
+
+def test_a_stage_that_did_not_end_makes_no_stated_steps(tmp_path: Path) -> None:
+    log = tmp_path / "out.log"
+    log.write_text(
+        "".join(
+            f"[{name}] step {step}/30 bce 0.3\n"
+            for name in ("one", "two")
+            for step in range(5, 31 - 5 * (name == "two"), 5)
+        )
+    )
+    reading = LogProgress(log, "", None, 60)
+    reading.read_to_end(1)
+    assert reading.steps_by_last_line("", 60) == 30
