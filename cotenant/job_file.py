@@ -14,6 +14,7 @@
     across_nodes: false             # true = the ranks may be on several nodes, which share or send checkpoints
     no_trial: false                 # true = it never shares a GPU on trial
     no_prepare: false               # true = when it is moved its next attempt begins after the present one
+    cuts_batch: true                # false = it is never started in passes; leave out = as its script's text says
     releases_memory: false          # true = it gives device memory back between its peaks (docs/training_scripts.md)
     migration_cost: 40s             # what a move to other GPUs costs it; leave out = as measured of moves
 
@@ -279,6 +280,7 @@ _READERS: Mapping[str, Reader] = {
     "collect_profiles": lambda spec, value: setattr(spec, "no_profiles", not read_truth("collect_profiles", value)),
     "no_trial": lambda spec, value: setattr(spec, "no_trial", read_truth("no_trial", value)),
     "no_prepare": lambda spec, value: setattr(spec, "no_preparation", read_truth("no_prepare", value)),
+    "cuts_batch": lambda spec, value: setattr(spec, "takes_whole_batch", not read_truth("cuts_batch", value)),
     "releases_memory": lambda spec, value: setattr(spec, "releases_memory", read_truth("releases_memory", value)),
     "migration_cost": lambda spec, value: setattr(spec, "migration_cost_ms", parse_duration_ms(str(value))),
     "across_nodes": lambda spec, value: setattr(spec, "across_nodes", read_truth("across_nodes", value)),

@@ -1,4 +1,4 @@
-"""Whether a script imports torch, by itself or by the modules that lie next to it."""
+"""What a script and the modules that lie next to it say of it: whether it imports torch, and cuts its batches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Final
 
 SCRIPT_BYTES_MAX: Final = 1 << 20
 FILES_MAX: Final = 64
-"""A project of more modules than these is taken for one without torch."""
+"""Of a project with more modules than these the others are not looked at."""
 _TORCH: Final = re.compile(
     r"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*){0,20})"
     r"(?:torch|lightning|pytorch_lightning|transformers|accelerate)\b",
     re.M,
 )
+_CUT: Final = re.compile(
+    r"COTENANT_(?:SUB_BATCH|ACCUMULATION_STEPS)\b|\bsub_batch(?:es)?\(|\bjob\.accumulation_steps\("
+)
+"""How a script learns in how many passes it is to make a step: `cotenant/job.py`, or the variables."""
 _FROM: Final = re.compile(r"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[\w \t,]*)", re.M)
 _IMPORT: Final = re.compile(r"^[ \t]*import[ \t]+([\w. \t,]+)", re.M)
 
@@ -26,17 +30,24 @@ def imports_torch(script: Path, folder: Path) -> bool:
         script: Its file; what is no Python file imports nothing.
         folder: Where it is started, which is where `python -m` looks for modules.
     """
+    return any(_TORCH.search(text) for text in _texts(script, folder))
+
+
+def cuts_batches(script: Path, folder: Path) -> bool:
+    """Reads the same; whether any of it asks in how many passes it is to make a step."""
+    return any(_CUT.search(text) for text in _texts(script, folder))
+
+
+def _texts(script: Path, folder: Path) -> Iterator[str]:
     waiting, seen = [script], {script}
     while waiting:
         file = waiting.pop(0)
         text = _read(file)
-        if _TORCH.search(text):
-            return True
+        yield text
         for found in _imported_files(text, file, (script.parent, folder)):
             if found not in seen and len(seen) < FILES_MAX:
                 seen.add(found)
                 waiting.append(found)
-    return False
 
 
 def _read(file: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -12,7 +12,7 @@ from cotenant.capture.captured_job import CapturedJob, capture_script, missing_f
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.cli.active_environment import with_python_of_here
 from cotenant.cli.capture_command import capture_here, tell_captured
-from cotenant.cli.script_imports import imports_torch
+from cotenant.cli.script_imports import cuts_batches, imports_torch
 from cotenant.cli.session import Session, tell
 from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import InputError, ProgramError
@@ -34,6 +34,7 @@ _SOURCES = "src"
 _SEVERAL_MACHINES = ("--nnodes", "--nnode", "--num_machines", "--num-machines", "--node-rank", "--node_rank")
 _PYTHON = re.compile(r"python[0-9.]*")
 _WITHOUT_GRAPH = "submit it without a graph"
+_CUT_BY_FLAG = re.compile(r"\{(?:sub_batch|accumulation_steps)\}|COTENANT_(?:SUB_BATCH|ACCUMULATION_STEPS)")
 _FILLED_IN = re.compile(r"\{(?:sub_batch|accumulation_steps|checkpoint_dir|resume)\}")
 
 
@@ -118,12 +119,24 @@ def is_torch_script(command: Sequence[str], directory: Path) -> bool:
     """Tells whether a command is a Python script or module here that imports torch, and can be run as it stands."""
     if any(_FILLED_IN.search(word) for word in command):
         return False
+    return any(imports_torch(script, folder) for script, folder in _scripts(command, directory))
+
+
+def takes_whole_batch(command: Sequence[str], directory: Path) -> bool:
+    """Tells whether nothing in a command, or in the Python script that it starts, would cut a batch."""
+    if any(_CUT_BY_FLAG.search(word) for word in command):
+        return False
+    return not any(cuts_batches(script, folder) for script, folder in _scripts(command, directory))
+
+
+def _scripts(command: Sequence[str], directory: Path) -> Iterator[tuple[Path, Path]]:
+    """Where the Python script of a command may be, each with the folder in which it is started."""
     command = _as_launcher(_behind_wrappers(command))
     place = _script_place(command)
     files = _script_files(command[place:]) if place else _launched_files(command)
     is_module = bool(place) and command[place] == "-m"
     folders = (directory, directory / _SOURCES) if is_module else (directory,)
-    return any(imports_torch(folder / name, folder) for folder in folders for name in files)
+    return ((folder / name, folder) for folder in folders for name in files)
 
 
 def _script_place(command: Sequence[str]) -> int:

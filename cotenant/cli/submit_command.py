@@ -28,7 +28,13 @@ from cotenant.cli.replica_options import REPLICA_FLAGS, replica_content, state_b
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS, overlay_settings
 from cotenant.cli.submit_array import content_of_first, plan_array, submit_array, with_index
-from cotenant.cli.submit_capture import capture_for_submit, tell_not_captured, with_captured, without_foreign_steps
+from cotenant.cli.submit_capture import (
+    capture_for_submit,
+    takes_whole_batch,
+    tell_not_captured,
+    with_captured,
+    without_foreign_steps,
+)
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
 from cotenant.job_file import parse_job, read_content
@@ -97,6 +103,11 @@ _FLAGS = (
     click.option("--no-trial", is_flag=True, default=None, help="Never share a GPU on trial."),
     click.option("--no-prepare", is_flag=True, default=None, help="Start its next attempt after the present one only."),
     click.option(
+        "--cuts-batch/--whole-batch",
+        default=None,
+        help="Whether its program can make a step in several passes.  [default: as its script's text says]",
+    ),
+    click.option(
         "--releases-memory", is_flag=True, default=None, help="It gives device memory back between its peaks."
     ),
     click.option("--migration-cost", metavar="TIME", help="What a move costs it, e.g. 40s.  [default: measured]"),
@@ -145,6 +156,7 @@ def submit(
         content = with_captured(content, captured)
     job_file = parse_job(content, folder=folder)
     spec = job_file.spec
+    _find_out_about_passes(spec, content)
     _tell_command(spec)
     graph = captured.graph if captured else load_graph(job_file.graph) if job_file.graph else b""
     if graph:
@@ -263,7 +275,7 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
 _SETTING_FLAGS = ("batch_size", "optimizer", "precision", *SETTING_NAMES)
 _SPEC_FLAGS = (
     "name", "graph", "steps", "accumulation", "target_loss", "gpus", "ranks", "share", "max_slowdown", "memory",
-    "progress_regex", "collect_profiles", "no_trial", "no_prepare", "releases_memory", "migration_cost",
+    "progress_regex", "collect_profiles", "no_trial", "no_prepare", "cuts_batch", "releases_memory", "migration_cost",
     "across_nodes", "working_directory",
 )  # fmt: skip
 _PATH_FLAGS = ("graph", "working_directory")
@@ -284,6 +296,11 @@ def _upload(session: Session, graph: bytes) -> str:
         raise
     _tell_warnings(answer.warnings)
     return answer.graph_sha256
+
+
+def _find_out_about_passes(spec: scheduling_pb2.JobSpec, content: Mapping[str, Any]) -> None:
+    if "cuts_batch" not in content:
+        spec.takes_whole_batch = takes_whole_batch(spec.command, Path(spec.working_directory))
 
 
 def _tell_command(spec: scheduling_pb2.JobSpec) -> None:

@@ -88,6 +88,8 @@ def _job_message(job: EngineJob) -> scheduling_pb2.SnapshotJob:
         host_memory_bytes=job.host_memory_bytes,
         # No engine moves a job within a minute as a trial may ask.
         no_trial=True,
+        # Nor does one tell a script in how many passes to make a step.
+        takes_whole_batch=True,
         queue=job.queues[0] if len(job.queues) == 1 else "",
         allowed_node_ids=job.allowed_node_ids,
         excluded_node_ids=job.excluded_node_ids,

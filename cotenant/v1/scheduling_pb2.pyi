@@ -149,6 +149,7 @@ class JobSpec(_message.Message):
     STRAGGLER_RATIO_FIELD_NUMBER: _builtins.int
     STRAGGLER_WINDOW_MS_FIELD_NUMBER: _builtins.int
     BATCHES_PER_STEP_FIELD_NUMBER: _builtins.int
+    TAKES_WHOLE_BATCH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Letters, digits, '.', '_' and '-'; at most 63."""
     tenant: _builtins.str
@@ -227,6 +228,10 @@ class JobSpec(_message.Message):
     """For so long it must be slow; 0 = one minute."""
     batches_per_step: _builtins.int
     """Batches that the script itself takes for one optimizer step; 0 = not known. Numbers of batches in its output are told as steps by it."""
+    takes_whole_batch: _builtins.bool
+    """Its program takes all samples of a step on a GPU at once, whatever COTENANT_SUB_BATCH says: it is never started in passes, in which it
+    would hold its whole batch in the memory of a part.
+    """
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Program and arguments, never a shell string. {sub_batch}, {accumulation_steps}, {checkpoint_dir} and {resume} are replaced."""
@@ -298,10 +303,11 @@ class JobSpec(_message.Message):
         straggler_ratio: _builtins.float = ...,
         straggler_window_ms: _builtins.int = ...,
         batches_per_step: _builtins.int = ...,
+        takes_whole_batch: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["servers", b"servers", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "batches_per_step", b"batches_per_step", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "migration_cost_ms", b"migration_cost_ms", "name", b"name", "no_preparation", b"no_preparation", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "releases_memory", b"releases_memory", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "servers", b"servers", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "straggler_ratio", b"straggler_ratio", "straggler_window_ms", b"straggler_window_ms", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_nodes", b"across_nodes", "after_any", b"after_any", "after_job_ids", b"after_job_ids", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "batches_per_step", b"batches_per_step", "checkpoint_ms", b"checkpoint_ms", "collective_timeout_ms", b"collective_timeout_ms", "command", b"command", "cpu_cores", b"cpu_cores", "deadline_at_ms", b"deadline_at_ms", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "held", b"held", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "migration_cost_ms", b"migration_cost_ms", "name", b"name", "no_preparation", b"no_preparation", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "priority", b"priority", "progress_regex", b"progress_regex", "ranks", b"ranks", "releases_memory", b"releases_memory", "restart_limit", b"restart_limit", "restarts_stalled", b"restarts_stalled", "retry_of", b"retry_of", "servers", b"servers", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "straggler_ratio", b"straggler_ratio", "straggler_window_ms", b"straggler_window_ms", "takes_whole_batch", b"takes_whole_batch", "target_loss", b"target_loss", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2753,6 +2759,7 @@ class SnapshotJob(_message.Message):
     STATED_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
     STATED_STEP_MS_FIELD_NUMBER: _builtins.int
     RELEASES_MEMORY_FIELD_NUMBER: _builtins.int
+    TAKES_WHOLE_BATCH_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     tenant: _builtins.str
     job_key: _builtins.str
@@ -2795,6 +2802,8 @@ class SnapshotJob(_message.Message):
     """Time of one step alone."""
     releases_memory: _builtins.bool
     """As in JobSpec; its memory_triple then counts where the policy lets peaks take turns (opportunistic_memory)."""
+    takes_whole_batch: _builtins.bool
+    """As in JobSpec."""
     @_builtins.property
     def allowed_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -2851,10 +2860,11 @@ class SnapshotJob(_message.Message):
         stated_slowdown_ratio: _builtins.float | None = ...,
         stated_step_ms: _builtins.float = ...,
         releases_memory: _builtins.bool = ...,
+        takes_whole_batch: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio", "_stated_utilization_ratio", b"_stated_utilization_ratio", "server_demand", b"server_demand", "settings", b"settings", "stated_slowdown_ratio", b"stated_slowdown_ratio", "stated_utilization_ratio", b"stated_utilization_ratio", "worker_demand", b"worker_demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio", "_stated_utilization_ratio", b"_stated_utilization_ratio", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "allowed_node_ids", b"allowed_node_ids", "anti_affinity_group", b"anti_affinity_group", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "cpu_cores", b"cpu_cores", "excluded_node_ids", b"excluded_node_ids", "global_batch_size", b"global_batch_size", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "job_key", b"job_key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "no_trial", b"no_trial", "priority", b"priority", "queue", b"queue", "releases_memory", b"releases_memory", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "stated_memory_bytes", b"stated_memory_bytes", "stated_slowdown_ratio", b"stated_slowdown_ratio", "stated_step_ms", b"stated_step_ms", "stated_utilization_ratio", b"stated_utilization_ratio", "steps_total", b"steps_total", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "worker_demand", b"worker_demand"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio", "_stated_utilization_ratio", b"_stated_utilization_ratio", "allowed_devices", b"allowed_devices", "allowed_gpus", b"allowed_gpus", "allowed_node_ids", b"allowed_node_ids", "anti_affinity_group", b"anti_affinity_group", "array_id", b"array_id", "array_index", b"array_index", "array_running_max", b"array_running_max", "cpu_cores", b"cpu_cores", "excluded_node_ids", b"excluded_node_ids", "global_batch_size", b"global_batch_size", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "job_key", b"job_key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "no_trial", b"no_trial", "priority", b"priority", "queue", b"queue", "releases_memory", b"releases_memory", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "stated_memory_bytes", b"stated_memory_bytes", "stated_slowdown_ratio", b"stated_slowdown_ratio", "stated_step_ms", b"stated_step_ms", "stated_utilization_ratio", b"stated_utilization_ratio", "steps_total", b"steps_total", "takes_whole_batch", b"takes_whole_batch", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "worker_demand", b"worker_demand"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stated_slowdown_ratio: _TypeAlias = _typing.Literal["stated_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__stated_slowdown_ratio: _TypeAlias = _typing.Literal["_stated_slowdown_ratio", b"_stated_slowdown_ratio"]  # noqa: Y015

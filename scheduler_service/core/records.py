@@ -14,9 +14,7 @@ from scheduler_service.core.jobs.replica_terms import NO_REPLICAS, ReplicaTerms
 from scheduler_service.core.queue.queue_terms import NO_TERMS, QueueTerms
 
 # Reasons for doubt of what was measured, by the names of the contract.
-FOREIGN_LOAD = "foreign_load"
-UNSTEADY = "unsteady"
-INCOMPLETE_RUN = "incomplete_run"
+FOREIGN_LOAD, UNSTEADY, INCOMPLETE_RUN = "foreign_load", "unsteady", "incomplete_run"
 DEFAULT_MAX_SLOWDOWN_RATIO = 0.2
 """What a job that states nothing accepts while sharing, live and simulated: steps that take 20 % longer."""
 
@@ -57,9 +55,9 @@ class AfterStop(StrEnum):
     GANG_ENDED = "gang_ended"
 
 
-PAUSED_MS_MAX = 60_000
 REPORT_INTERVAL_MS = 2_000
 """Between two reports of a node, where the scheduler states no other time."""
+PAUSED_MS_MAX = 60_000
 """Longest pause that may be ordered; nodes let a job go on by themselves when its pause is over."""
 PAUSING_ENFORCEMENTS = frozenset({"cgroup_freezer", "stop_signal"})
 """What a node that can pause a job says of itself: at least one of these."""
@@ -187,6 +185,7 @@ class JobRequest:
         no_trial: It never shares a GPU on trial, nor is another job tried next to it.
         no_preparation: When it is moved its next attempt is not started early.
         releases_memory: It gives device memory back between its peaks, so that others may use it meanwhile.
+        takes_whole_batch: Its program cuts no batch, so it is never started in passes.
         terms: What it asks of the queue.
         replicas: What it asks of the group of its processes.
     """
@@ -211,6 +210,7 @@ class JobRequest:
     no_trial: bool = False
     no_preparation: bool = False
     releases_memory: bool = False
+    takes_whole_batch: bool = False
     worker_demand: TaskDemand | None = None
     server_demand: TaskDemand | None = None
     terms: QueueTerms = NO_TERMS

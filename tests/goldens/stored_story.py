@@ -52,6 +52,7 @@ def _begin(play: RecordedPlay) -> None:
         "array_id", "array_index", "array_running_max", "restarts_stalled", "allowed_devices", "retry_of",
         "no_preparation", "migration_cost_ms", "releases_memory",
         "target_loss", "servers", "straggler_ratio", "straggler_window_ms", "batches_per_step",
+        "takes_whole_batch",
     )  # fmt: skip
     for name in later:  # fields that came after the story was stored
         launch.pop(name)

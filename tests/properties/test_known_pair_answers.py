@@ -23,8 +23,8 @@ Look = tuple[JobRequest, OccupiedGpu]
 
 
 def looks(predictions: PredictionStore) -> Iterator[Look]:
-    """Jobs of three kinds and two widths next to jobs of three kinds that take one of two micro-batches."""
-    for key, gpus, partner_key, size in product(KEYS, (1, 2), KEYS, (1, 4)):
+    """Jobs of three kinds and two widths, cut or not, next to three kinds that take one of two micro-batches."""
+    for key, gpus, is_whole, partner_key, size in product(KEYS, (1, 2), (False, True), KEYS, (1, 4)):
         partner = Resident(
             request=job("there", key=partner_key, max_slowdown_ratio=0.5),
             micro_batch_size=size,
@@ -38,10 +38,8 @@ def looks(predictions: PredictionStore) -> Iterator[Look]:
             partner_remaining_ms=lambda: None,
         )
         share = Share.ANY if gpus == 2 else Share.SAFE
-        yield (
-            job("new", key=key, gpus=gpus, global_batch_size=4 * gpus, max_slowdown_ratio=0.5, share=share),
-            occupied,
-        )
+        asked = {"global_batch_size": 4 * gpus, "takes_whole_batch": is_whole, "max_slowdown_ratio": 0.5}
+        yield job("new", key=key, gpus=gpus, share=share, **asked), occupied
 
 
 def fresh_answer(request: JobRequest, occupied: OccupiedGpu) -> PairAnswer:

@@ -97,7 +97,7 @@ def micro_batch_size_alone(request: JobRequest, prediction: JobPrediction | None
     """Return the samples per pass with which a job fits on a GPU of this kind that is empty, or None.
 
     All samples of the GPU at once; where these need more memory than it has, half of them, a quarter ... in as many
-    passes of one optimizer step, unless the job refuses that (share: never).
+    passes of one optimizer step, unless the job refuses that (share: never) or its program cuts no batch.
 
     Source: SJF-BSBF, Algorithm 2, which looks for such a size on shared GPUs only.
     """
@@ -105,7 +105,8 @@ def micro_batch_size_alone(request: JobRequest, prediction: JobPrediction | None
     if reserved_bytes(request, prediction, samples, gpu) is not None:
         return samples
     # What is stated or was raised does not shrink with the passes.
-    if request.share is _NEVER or max(request.memory_request_bytes, request.memory_floor_bytes) > gpu.memory_bytes:
+    is_whole = request.takes_whole_batch or request.share is _NEVER
+    if is_whole or max(request.memory_request_bytes, request.memory_floor_bytes) > gpu.memory_bytes:
         return None
     passes = 2
     while passes < 2 * samples:

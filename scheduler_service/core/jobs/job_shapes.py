@@ -19,6 +19,7 @@ def shape_of(request: JobRequest) -> object:
         request.memory_floor_bytes,
         request.no_trial,
         request.releases_memory,
+        request.takes_whole_batch,
         request.worker_demand,
         request.server_demand,
         request.replicas.servers,

@@ -278,6 +278,8 @@ def _shape_obstacle(request: JobRequest, start: Start) -> Reason | None:
         return Reason(
             code="BATCH_NOT_COVERED", numbers={"batch_samples": request.global_batch_size, "given_samples": samples}
         )
+    if request.takes_whole_batch and start.accumulation_steps > 1:
+        return Reason(code="BATCH_NOT_CUT", numbers={"accumulation_steps": start.accumulation_steps})
     return None
 
 

@@ -163,8 +163,8 @@ REASON_TEXTS: Mapping[str, str] = {
     # a policy starts it
     "STARTS_ALONE": "The job starts with {gpus_count} GPU(s) to itself.",
     "STARTS_ALONE_IN_PASSES": "The job starts with {gpus_count} GPU(s) to itself. All samples of a step at once need "
-    "more memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; share: "
-    "never refuses that, as a script needs that never cuts its batch (job.sub_batches).",
+    "more memory than there is, so each step is made of {accumulation_steps} passes of {micro_batch_size}; "
+    "--whole-batch refuses that.",
     "STARTS_ALONE_UNPREDICTED": "The job starts with {gpus_count} GPU(s) to itself, because nothing is predicted for "
     "it.",
     "STARTS_ALONE_PREDICTION_FAILED": "The job starts with {gpus_count} GPU(s) to itself, because the predictor could "
@@ -174,7 +174,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "at most for the others.",
     "STARTS_SHARED_IN_PASSES": "The job shares with {jobs}, {micro_batch_size} samples per GPU in each of "
     "{accumulation_steps} passes per step: expected slowdown {slowdown_ratio} for it and {neighbour_slowdown_ratio} at "
-    "most for the others. A script that never cuts its batch (job.sub_batches) needs share: never.",
+    "most for the others; --whole-batch refuses that.",
     "STARTS_SHARED_BLINDLY": "The job shares with {jobs} because all of them set share: any; how much they slow each "
     "other down is not known, and of a job that was never measured alone it is not learned while they share.",
     "STARTS_ON_TRIAL": "The job shares with {jobs} on trial, for nothing reliable is predicted of them together: "
@@ -220,6 +220,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "SERVERS_NOT_ALLOWED": "The policy gave {servers_given_count} parameter server(s), which the job does not allow.",
     "GANG_INCOMPLETE": "The policy gave {gpus_given} GPU(s) to a job that needs {gpus_needed}.",
     "RANKS_WRONG": "The policy repeated a GPU or numbered the ranks of {gpus_given} GPU(s) wrongly.",
+    "BATCH_NOT_CUT": "The policy wanted {accumulation_steps} pass(es) per step of a job whose program cuts no batch.",
     "BATCH_NOT_COVERED": "The policy's micro-batches cover {given_samples} of the batch's {batch_samples} samples.",
     "MIXED_DEVICES": "The policy mixed different kinds of GPUs, or slices of GPUs, in one job ({gpus}).",
     "DEVICE_NOT_ALLOWED": "The job names the devices that it may run on, and the GPU is none of these ({gpus}).",

@@ -1,9 +1,10 @@
 """What follows when a job runs out of device memory: an account of it for its owner, and the next try, a bounded one.
 
 While it shared, more is reserved from then on than was available to it, so that it goes elsewhere or runs alone. Alone
-it is tried with half of the micro-batch, a few times, unless its owner refuses that (share: never); then on a larger
-device where the cluster has one; and else once more as it was. A job that is only predicted to be too large for every
-device is tried alone on a largest one: a wrong prediction locks no job out, and then what was measured counts.
+it is tried with half of the micro-batch, a few times, unless its owner refuses that (share: never) or its program cuts
+no batch; then on a larger device where the cluster has one; and else once more as it was. A job that is only predicted
+to be too large for every device is tried alone on a largest one: a wrong prediction locks no job out, and then what was
+measured counts.
 
 Source: Horus 4.2.3 (requirement equal to or greater than the memory that was available).
 """
@@ -116,7 +117,8 @@ def _demanding(job: JobRecord, floor_bytes: int) -> JobRecord:
 
 def _may_be_halved(job: JobRecord) -> bool:
     halvings = job.reported.memory_autopsy.halvings if job.reported.memory_autopsy is not None else 0
-    return job.request.share is not Share.NEVER and job.shape.micro_batch_size > 1 and halvings < HALVINGS_MAX
+    is_whole = job.request.takes_whole_batch or job.request.share is Share.NEVER
+    return not is_whole and job.shape.micro_batch_size > 1 and halvings < HALVINGS_MAX
 
 
 def _limited(job: JobRecord, micro_batch_size: int) -> JobRecord:

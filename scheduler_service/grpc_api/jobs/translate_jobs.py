@@ -69,6 +69,7 @@ def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
         no_trial=spec.no_trial,
         no_preparation=spec.no_preparation,
         releases_memory=spec.releases_memory,
+        takes_whole_batch=spec.takes_whole_batch,
         migration_cost_ms=spec.migration_cost_ms,
         server_demand=server_demand(spec),
         terms=queue_terms(spec),

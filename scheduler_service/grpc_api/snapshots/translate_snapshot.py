@@ -112,6 +112,7 @@ def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
         migration_cost_ms=message.migration_cost_ms,
         no_trial=message.no_trial,
         releases_memory=message.releases_memory,
+        takes_whole_batch=message.takes_whole_batch,
         worker_demand=_demand(message.worker_demand) if message.HasField("worker_demand") else None,
         server_demand=_demand(message.server_demand) if message.HasField("server_demand") else None,
         terms=QueueTerms(**dict(zip(_TERM_NAMES, terms, strict=True))) if any(terms := _TERMS(message)) else NO_TERMS,
@@ -140,6 +141,7 @@ def requests(rows: RowColumns) -> list[JobRequest]:
         migration_cost_ms=rows["migration_cost_ms"],
         no_trial=rows["no_trial"],
         releases_memory=rows["releases_memory"],
+        takes_whole_batch=rows["takes_whole_batch"],
     )
     for place in compress(range(len(rows)), rows.stating_any((*LISTS_OF_JOBS, *_TERM_NAMES), PARTS_OF_JOBS)):
         made[place] = request(rows.rows[place])

@@ -119,7 +119,8 @@ def answer_pair(request: JobRequest, occupied_gpu: OccupiedGpu, passes: Sequence
 def own_passes(request: JobRequest, predictions: Predictions, gpu: Gpu) -> Sequence[OwnPass]:
     """Return the micro-batches that a job may use on a kind of GPU, the whole batch at once first."""
     prediction = predictions.job(request.key, gpu.device)
-    sizes = tuple(micro_batch_sizes_of(samples_per_gpu(request, request.gpus)))
+    samples = samples_per_gpu(request, request.gpus)
+    sizes = (samples,) if request.takes_whole_batch else tuple(micro_batch_sizes_of(samples))
     steps_ms = steps_ms_of(request, prediction, gpus=request.gpus, micro_batch_sizes=sizes)
     return [OwnPass(size, steps_ms[size], reserved_bytes(request, prediction, size, gpu)) for size in sizes]
 

@@ -13,7 +13,6 @@ from google.rpc import code_pb2  # type: ignore[import-untyped]
 from cotenant.capture.captured_job import CapturedJob
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.cli import capture_command, submit_capture
-from cotenant.cli.submit_capture import is_torch_script
 from cotenant.graph_file import graph_sha256, read_graph
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from tests.support.cli_cluster import CommandLine, Outcome
@@ -310,91 +309,6 @@ def test_a_capture_beside_a_graph_is_wrong_use(submission: Submission) -> None:
     outcome = submission.submit("--steps", "5", "--graph", str(GRAPH), "--capture", "--", "python", "train.py")
     assert outcome.code == 2
     assert "leave out --graph or --capture" in outcome.err
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("import torch\n", True),
-        ("import argparse, time as t, torch\n", True),
-        ("import argparse, torchless\n", False),
-        ("    from transformers import x\n", True),
-        ("\ufeffimport torch\r\n", True),  # as editors on Windows save it
-        ("import torchless\n", False),
-        ("", False),
-    ],
-)
-def test_a_script_is_known_by_its_imports(text: str, expected: bool, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(text)
-    assert is_torch_script(["/usr/bin/python3.11", "train.py"], tmp_path) is expected
-
-
-@pytest.mark.parametrize(
-    ("words", "files", "expected"),
-    [
-        (["src/main.py"], {"src/main.py": "import engine.loop\n", "src/engine/loop.py": TORCH}, True),
-        (["-m", "own.main"], {"own/main.py": "from .loop import (\n    fit,\n)\n", "own/loop.py": TORCH}, True),
-        (["main.py"], {"main.py": "from own import a", "own/a.py": "from .. import net", "net.py": TORCH}, True),
-        (["main.py"], {"main.py": "from own import a", "own/a.py": "from . import net", "net.py": TORCH}, False),
-        (["main.py"], {"main.py": "import b", "b.py": "import main, absent\nfrom ....... import far\n"}, False),
-    ],
-)  # fmt: skip
-def test_what_a_script_imports_of_its_own_project_is_looked_into(
-    words: list[str], files: dict[str, str], expected: bool, tmp_path: Path
-) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert is_torch_script(["python", *words], tmp_path) is expected
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["python", "-u", "train.py"], True),
-        (["python3", "-u", "-OO", "train.py", "--lr", "1"], True),
-        (["python", "-m", "pack.train"], True),
-        (["python", "-u", "-m", "pack"], True),
-        (["python", "-m", "absent"], False),
-        (["python", "-m"], False),
-        (["python", "-c", "train.py"], False),
-        (["python", "-I", "train.py"], False),
-        (["python", "-u"], False),
-        (["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1"], True),
-        (["/venv/bin/accelerate", "launch", "train.py", "other.py"], True),
-        (["accelerate", "launch", "other.py", "train.py"], False),
-        (["torchrun", "--nnodes=2", "train.py"], False),
-        (["torchrun", "-m", "pack.train"], False),
-        (["python", "-W", "ignore", "-Xdev", "-X", "faulthandler", "train.py"], True),
-        (["python", "-W"], False),
-        (["python", "pack"], True),
-        (["./train.py", "3"], True),
-        (["./absent.py"], False),
-        (["uv", "run", "--with", "numpy", "train.py"], True),
-        (["/usr/bin/poetry", "run", "python", "-u", "-m", "pack"], True),
-        (["conda", "run", "-n", "own", "torchrun", "--standalone", "train.py"], True),
-        (["nohup", "nice", "-n", "10", "python3.12", "train.py"], True),
-        (["nohup", "python", "-c", "train.py"], False),
-        (["uv", "run", "pytest"], False),
-        (["uv"], False),
-        (["python", "-m", "kept.train"], True),
-        (["python", "kept/train.py"], False),
-        (["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"], True),
-        (["python", "-m", "torch.distributed.launch", "--nnodes=2", "train.py"], False),
-        (["mpirun", "-n", "2", "python", "train.py"], False),
-        (["python"], False),
-        ([], False),
-    ],
-)
-def test_a_script_behind_flags_of_python_and_a_module_are_looked_into(
-    words: list[str], expected: bool, tmp_path: Path
-) -> None:
-    for folder in ("pack", "src/kept"):
-        (tmp_path / folder).mkdir(parents=True)
-    for name in ("train.py", "pack/train.py", "pack/__main__.py", "src/kept/network.py"):
-        (tmp_path / name).write_text("import torch\n")
-    (tmp_path / "src/kept/train.py").write_text("from kept.network import Network\n")
-    assert is_torch_script(words, tmp_path) is expected
 
 
 @pytest.mark.parametrize(("planned_steps", "steps"), [(0, " --steps N"), (900, "")])

@@ -52,10 +52,10 @@ def test_an_odd_batch_loses_no_sample() -> None:
     assert passes(play) == (3, 3)
 
 
-def test_a_job_that_never_shares_keeps_its_batch() -> None:
-    """Who says so cannot bear parts of a batch."""
+@pytest.mark.parametrize("changes", [{"share": Share.NEVER}, {"takes_whole_batch": True}])
+def test_a_job_that_bears_no_parts_of_a_batch_keeps_its_batch(changes: dict[str, Any]) -> None:
     play = Play()
-    play.submit(global_batch_size=64, share=Share.NEVER)
+    play.submit(global_batch_size=64, **changes)
     run_out(play)
     assert passes(play) == (64, 1)
     run_out(play)

@@ -64,12 +64,13 @@ def test_an_answer_about_one_size_says_nothing_of_another() -> None:
     assert known.pair("a", "b", DEVICE, 64, 16) is not None
 
 
-def test_a_smaller_newcomer_eases_its_partner_and_joins_where_a_whole_batch_may_not() -> None:
+@pytest.mark.parametrize("takes_whole_batch", [False, True])
+def test_a_smaller_newcomer_eases_its_partner_and_joins_where_a_whole_batch_may_not(takes_whole_batch: bool) -> None:
     play = Play("sjf_bsbf")
     submit(play, "running", steps_total=10_000, max_slowdown_ratio=0.2)
     play.tell(events.PairPredictionsArrived, pairs=(pair("running", "running"),))
     play.report(events.JobStarted, "running")
-    submit(play, "new", max_slowdown_ratio=0.5)
+    submit(play, "new", max_slowdown_ratio=0.5, takes_whole_batch=takes_whole_batch)
     found = play.tell(
         events.PairPredictionsArrived,
         pairs=(
@@ -80,9 +81,10 @@ def test_a_smaller_newcomer_eases_its_partner_and_joins_where_a_whole_batch_may_
             pair("running", "new", 0.15, other_micro_batch_size=16),
         ),
     )
-    (launch,) = (one for one in found if isinstance(one, commands.LaunchJob))
-    assert (launch.job_id, launch.micro_batch_size, launch.accumulation_steps) == ("new", 16, 4)
-    assert play.phase("new") is Phase.STARTING
+    launches = [one for one in found if isinstance(one, commands.LaunchJob)]
+    expected = [] if takes_whole_batch else [("new", 16, 4)]
+    assert [(one.job_id, one.micro_batch_size, one.accumulation_steps) for one in launches] == expected
+    assert play.phase("new") is (Phase.PENDING if takes_whole_batch else Phase.STARTING)
 
 
 def test_an_answer_that_was_asked_for_again_replaces_those_about_parts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -207,6 +208,14 @@ def test_what_cannot_be_is_refused_with_a_reason(wish: Decision, code: str) -> N
     moving = Moving()
     assert moving.wish(wish) == []
     assert moving.rejected == [code]
+
+
+def test_no_policy_lets_a_job_make_its_steps_in_passes_whose_program_cuts_no_batch() -> None:
+    moving = Moving(takes_whole_batch=True)
+    in_passes = replace(reshape("n1.0"), accumulation_steps=2)
+    assert moving.wish(in_passes) == []
+    assert moving.rejected == ["BATCH_NOT_CUT"]
+    assert moving.wish(reshape("n1.0", micro_batch_size=2))
 
 
 def test_a_job_is_not_moved_twice_nor_onto_what_is_kept_for_another_one() -> None:

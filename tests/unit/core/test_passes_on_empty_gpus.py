@@ -43,9 +43,10 @@ def test_a_gang_shares_the_batch_and_makes_its_passes_on_every_gpu() -> None:
     assert (launch.micro_batch_size, launch.accumulation_steps) == (16, 2)
 
 
+@pytest.mark.parametrize("changes", [{"share": Share.NEVER}, {"takes_whole_batch": True}])
 @for_each("policy", POLICIES)
-def test_a_job_that_refuses_smaller_batches_waits_as_before(policy: str) -> None:
-    made, launches = play(policy, share=Share.NEVER)
+def test_a_job_that_refuses_smaller_batches_waits_as_before(policy: str, changes: dict[str, Any]) -> None:
+    made, launches = play(policy, **changes)
     assert not [launch for launch in launches if launch.accumulation_steps > 1]
     assert launches or made.phase() is Phase.PENDING
 
