@@ -254,10 +254,11 @@ class ExclusiveRound:
             if gpu_id not in self._free_before:
                 continue
             entry = self._view.gpus[gpu_id]
-            on_node = self._free.get(kind_of(entry.gpu), {}).get(entry.node_id, [])
+            kind = kind_of(entry.gpu)
+            on_node = self._free.get(kind, {}).get(entry.node_id, [])
             if gpu_id in on_node:
                 on_node.remove(gpu_id)
-                self._free_counts[kind_of(entry.gpu)] -= 1
+                self._free_counts[kind] -= 1
 
     def is_impossible(self, request: JobRequest) -> bool:
         """The job could not start on the empty cluster either: it must not block those behind it."""

@@ -236,6 +236,11 @@ def test_jobs_that_are_promised_vacant_gpus_look_at_no_node_and_at_free_gpus_onc
     assert len(asked) == 2  # for the round, and for its candidates
 
 
+@pytest.mark.parametrize("name", [{"gpu_id": "g0"}, {"gpu_id": "MIG-0", "device": "a100 1g.5gb"}])
+def test_the_kind_of_a_gpu_is_found_once(name: dict[str, str]) -> None:
+    assert kind_of(gpu(**name)) is kind_of(gpu(**name))
+
+
 @pytest.mark.parametrize("gpus", [1, 4])
 def test_a_start_on_free_gpus_sums_up_no_memory_there(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play("tiresias", nodes=1, gpus=8)
