@@ -182,12 +182,24 @@ class KeptIndex:
         state: Says what events have touched since the last reading.
 
     Attributes:
+        free_gpu_ids: Usable GPUs that hold nothing and release nothing.
+        single_job_gpu_ids: Usable GPUs that hold exactly one job and release nothing.
+        free_places: The free GPUs by kind and node.
+        reported: The running jobs as their newest reports show them.
+        checkpointed_job_ids: The running jobs that have written a checkpoint.
+        lost_ratios: What the running jobs that were measured to be slower than alone lost of their steps per second.
+        prediction_changes: What changed in the predictions.
         kept_answers: Kept from decision to decision.
         turn_memo: Emptied by the engine before every decision.
     """
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
+        occupancy = state.occupancy
+        self.free_gpu_ids, self.single_job_gpu_ids = occupancy.free_gpu_ids, occupancy.single_job_gpu_ids
+        self.free_places, self.reported = occupancy.free_places, state.running
+        self.checkpointed_job_ids, self.lost_ratios = state.checkpointed_job_ids, state.lost_ratios
+        self.prediction_changes = state.predictions.changes
         self._arrays = KeptArrays(state)
         self._times = KeptTimes(state)
         self._view: SchedulingView | None = None
@@ -201,21 +213,6 @@ class KeptIndex:
         return self
 
     @property
-    def free_gpu_ids(self) -> AbstractSet[str]:
-        """Usable GPUs that hold nothing and release nothing."""
-        return self._state.occupancy.free_gpu_ids
-
-    @property
-    def single_job_gpu_ids(self) -> AbstractSet[str]:
-        """Usable GPUs that hold exactly one job and release nothing."""
-        return self._state.occupancy.single_job_gpu_ids
-
-    @property
-    def free_places(self) -> FreePlaces:
-        """The free GPUs by kind and node."""
-        return self._state.occupancy.free_places
-
-    @property
     def inventory(self) -> Inventory:
         """What the usable nodes have."""
         return self._state.occupancy.inventory
@@ -224,21 +221,6 @@ class KeptIndex:
     def pending_by_id(self) -> Mapping[str, PendingJob]:
         """The jobs that a policy may start now, by id."""
         return self._state.waiting.ready_jobs().by_id
-
-    @property
-    def reported(self) -> Mapping[str, RunningJob]:
-        """The running jobs as their newest reports show them."""
-        return self._state.running
-
-    @property
-    def checkpointed_job_ids(self) -> AbstractSet[str]:
-        """The running jobs that have written a checkpoint."""
-        return self._state.checkpointed_job_ids
-
-    @property
-    def lost_ratios(self) -> Mapping[str, float]:
-        """What the running jobs that were measured to be slower than alone lost of their steps per second."""
-        return self._state.lost_ratios
 
     @property
     def arrays(self) -> GpuArrays:
@@ -276,11 +258,6 @@ class KeptIndex:
     def lengths(self) -> RemainingTimeQueue:
         """The ready jobs by remaining time."""
         return self._state.waiting.read_lengths((device for device, *_ in self.inventory.gpus), self._state.predictions)
-
-    @property
-    def prediction_changes(self) -> ChangeLog:
-        """What changed in the predictions."""
-        return self._state.predictions.changes
 
     def _read_times(self) -> KeptRemainingTimes:
         self._hand_on_touched()

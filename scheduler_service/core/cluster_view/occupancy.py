@@ -34,6 +34,9 @@ class Occupancy:
         gpus: Every GPU of every node with what it holds, by id.
         usable_nodes: Connected and schedulable nodes that are not cordoned.
         usable_gpus: Healthy GPUs of usable nodes, in node and index order.
+        free_gpu_ids: Usable GPUs that hold nothing and release nothing.
+        single_job_gpu_ids: Usable GPUs that hold exactly one job and release nothing.
+        free_places: The free GPUs by kind and node.
         host_use: What jobs occupy of each node's host, by node id.
         abandoned_attempts: Attempts given up whose end was not confirmed, by (job, attempt, fence, node).
         slowdown_ewma_ratios: Moving average of the slowdowns measured on each GPU, by its id; absent = 0.
@@ -63,27 +66,14 @@ class Occupancy:
         self.slowdown_ewma_ratios: Mapping[str, float] = MappingProxyType(self._slowdown_ewma_ratios)
         self._inventory: Inventory | None = None
         self._open = OpenGpus()
+        self.free_gpu_ids, self.single_job_gpu_ids = self._open.free_ids, self._open.single_job_ids
+        self.free_places: FreePlaces = self._open.free_places
         self._holders: dict[str, list[str]] = {}
         self._neighbours: dict[str, tuple[Sequence[Assignment], tuple[str, ...]]] = {}
         self._kept_gpu_ids: AbstractSet[str] = frozenset()
         self.layout = 0
         self.touched_gpu_ids: set[str] = set()
         self.touched_job_ids: set[str] = set()
-
-    @property
-    def free_gpu_ids(self) -> AbstractSet[str]:
-        """Usable GPUs that hold nothing and release nothing."""
-        return self._open.free_ids
-
-    @property
-    def single_job_gpu_ids(self) -> AbstractSet[str]:
-        """Usable GPUs that hold exactly one job and release nothing."""
-        return self._open.single_job_ids
-
-    @property
-    def free_places(self) -> FreePlaces:
-        """The free GPUs by kind and node."""
-        return self._open.free_places
 
     @property
     def inventory(self) -> Inventory:
