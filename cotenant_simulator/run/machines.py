@@ -50,7 +50,7 @@ class Machines:
         simulation = self._simulation
         if order.job_id in simulation.occupancy.attempts:
             return
-        record = simulation.engine.state.jobs[order.job_id]
+        record = simulation.known.jobs[order.job_id]
         attempt = self._attempt(record)
         if attempt is None:
             self._refuse(order)
@@ -103,7 +103,7 @@ class Machines:
         """What is kept for running jobs has changed where more was measured of them."""
         for gpu_id in attempt.gpu_ids:
             for other in self._simulation.occupancy.on_gpu(gpu_id):
-                record = self._simulation.engine.state.jobs.get(other.job_id)
+                record = self._simulation.known.jobs.get(other.job_id)
                 if record is not None:
                     other.memory_limit_bytes = record.shape.memory_reserved_bytes
 
@@ -200,7 +200,7 @@ class Machines:
         simulation.occupancy.refresh_pace(attempt)
         simulation.event_queue.add(attempt.end_at_ms, EventPriority.END, self._finish, (attempt, attempt.turn))
         attempt.reported_at_ms, attempt.reported_steps = simulation.now_ms, attempt.steps_done
-        record = simulation.engine.state.jobs.get(attempt.job_id)
+        record = simulation.known.jobs.get(attempt.job_id)
         is_on_trial = record is not None and record.trial is not None
         attempt.reports_left = REPORTS_ON_TRIAL if is_on_trial else REPORTS_AFTER_CHANGE
         self._plan_report(attempt)
