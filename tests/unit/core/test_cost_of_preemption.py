@@ -217,6 +217,25 @@ def test_a_round_that_stops_a_job_leaves_nothing_to_the_garbage_collector(
         gc.enable()
 
 
+@pytest.mark.parametrize(("kind", "copies"), [(events.JobStopped, 3), (events.JobFinished, 2)])
+def test_the_record_of_a_job_is_copied_no_more_than_its_end_takes(
+    kind: type[events.AttemptReport], copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = full_of_served_jobs()
+    [stop] = [one for one in play.submit("new") if isinstance(one, StopJob)]
+    copied, with_values = list[str](), JobRecord.with_values
+
+    def count(record: JobRecord, changes: dict[str, Any]) -> JobRecord:
+        copied.append(record.job_id)
+        return with_values(record, changes)
+
+    monkeypatch.setattr(JobRecord, "with_values", count)
+    play.report(
+        kind, stop.job_id, **({"exit_class": "checkpointed"} if kind is events.JobStopped else {"steps_done": 1})
+    )
+    assert copied.count(stop.job_id) == copies  # its steps, that it was preempted, and its end
+
+
 def test_jobs_that_are_promised_vacant_gpus_look_at_no_node_and_at_free_gpus_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
