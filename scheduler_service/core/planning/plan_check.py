@@ -7,7 +7,7 @@ job waits with the check's own reason. Every pending job leaves with exactly one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from scheduler_service.core.cluster_view.capacity import Resident, expected_bytes, opportunistic, resident_on
@@ -52,23 +52,21 @@ _ABOUT_PENDING = (Start, Hold)
 _NOTHING = CheckedPlan(decisions=(), reservations=MappingProxyType({}), rejections=())
 
 
-@dataclass(slots=True)
 class _Check:
     """State of one check."""
 
-    view: SchedulingView
-    pending: Mapping[str, PendingJob]
-    ledger: Ledger
-    decided: set[str] = field(default_factory=set)
-    has_rest: bool = False
-    leaving: set[str] = field(default_factory=set)
-    told: set[str] = field(default_factory=set)
-    closed_gpu_ids: set[str] = field(default_factory=set)
-    accepted: list[Decision] = field(default_factory=list)
-    reservations: dict[str, int] = field(default_factory=dict)
-    slowdowns: dict[str, PlacementSlowdown] = field(default_factory=dict)
-    surges: dict[str, MemorySurge] = field(default_factory=dict)
-    rejections: list[Rejection] = field(default_factory=list)
+    def __init__(self, view: SchedulingView, pending: Mapping[str, PendingJob]) -> None:
+        self.view, self.pending, self.ledger = view, pending, Ledger(view)
+        self.decided: set[str] = set()
+        self.has_rest = False
+        self.leaving: set[str] = set()
+        self.told: set[str] = set()
+        self.closed_gpu_ids: set[str] = set()
+        self.accepted: list[Decision] = []
+        self.reservations: dict[str, int] = {}
+        self.slowdowns: dict[str, PlacementSlowdown] = {}
+        self.surges: dict[str, MemorySurge] = {}
+        self.rejections: list[Rejection] = []
 
     def note(self, resident: Resident) -> None:
         """Remember what is kept for a job that is given GPUs."""
@@ -88,7 +86,7 @@ def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decision
     """
     if not decisions and not pending:
         return _NOTHING  # every other round: a job has ended while none waits
-    check = _Check(view=view, pending=pending, ledger=Ledger(view))
+    check = _Check(view, pending)
     for decision in decisions:
         if isinstance(decision, HoldMany) and _is_clean(check, decision):
             check.decided.update(decision.job_ids)
