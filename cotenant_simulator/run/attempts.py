@@ -154,7 +154,7 @@ class GpuOccupancy:
             if len(here) > 1:
                 others = [one for one in here if one is not attempt and (one.is_training or one.is_paused)]
                 free -= sum(other.memory_bytes for other in others)
-            if attempt.memory_bytes > free or any(self._is_too_much(attempt, other) for other in others):
+            if attempt.memory_bytes > free or (others and any(self._is_too_much(attempt, one) for one in others)):
                 return max(free, 0)
         return None
 
@@ -218,8 +218,10 @@ class GpuOccupancy:
     def refresh_pace(self, attempt: Attempt) -> None:
         """Compute the pace among the jobs that train now; the work until now must be settled."""
         straggling = self.truth.straggling
-        paces = [(1.0 + self._slowdown(attempt, gpu_id)) * straggling.get(gpu_id, 1.0) for gpu_id in attempt.gpu_ids]
-        attempt.pace = max(paces, default=1.0)
+        attempt.pace = 1.0
+        if straggling or any(len(self._on_gpu[gpu_id]) > 1 for gpu_id in attempt.gpu_ids):  # as it rarely is
+            paces = [(1.0 + self._slowdown(attempt, one)) * straggling.get(one, 1.0) for one in attempt.gpu_ids]
+            attempt.pace = max(paces, default=1.0)
         attempt.turn += 1
 
     def _slowdown(self, attempt: Attempt, gpu_id: str) -> float:

@@ -165,9 +165,7 @@ class Machines:
             return
         simulation.occupancy.train(attempt, simulation.now_ms)
         self._set_pace(attempt)
-        co_located = simulation.occupancy.neighbours(attempt)
-        self._tell_progress_of(co_located)
-        self._disturb(co_located)
+        self._tell_and_disturb(simulation.occupancy.neighbours(attempt))
         simulation.tell(
             events.JobStarted(
                 at_ms=simulation.now_ms, job_id=attempt.job_id, attempt=attempt.attempt, fence=attempt.fence
@@ -251,6 +249,12 @@ class Machines:
                 )
             )
 
+    def _tell_and_disturb(self, co_located: Sequence[Attempt], *, is_followed: bool = False) -> None:
+        """A job came to or left these jobs: they report, and go on at another pace. There are mostly none."""
+        if co_located:
+            self._tell_progress_of(co_located, is_followed=is_followed)
+            self._disturb(co_located)
+
     def _disturb(self, co_located: Sequence[Attempt]) -> None:
         """A job came to or left these jobs: they go on at another pace."""
         for other in co_located:
@@ -272,8 +276,7 @@ class Machines:
         until_ms = simulation.now_ms + order.paused_ms_max
         simulation.event_queue.add(until_ms, EventPriority.START, self._wake_up, (attempt, attempt.turn))
         simulation.tell(events.AttemptPaused(at_ms=simulation.now_ms, **_identity(order)))
-        self._tell_progress_of(co_located)
-        self._disturb(co_located)
+        self._tell_and_disturb(co_located)
 
     def resume(self, order: commands.ResumeJob) -> None:
         """Let a paused attempt go on."""
@@ -319,8 +322,7 @@ class Machines:
         simulation.gpu_ms_by_jobs += held_ms * len(attempt.gpu_ids)
         if simulation.settings.keeps_history:
             self._keep_spans(attempt)
-        self._tell_progress_of(co_located, is_followed=True)
-        self._disturb(co_located)
+        self._tell_and_disturb(co_located, is_followed=True)
 
     def _keep_spans(self, attempt: Attempt) -> None:
         if len(self.spans) + len(attempt.gpu_ids) > SPANS_MAX:
@@ -370,8 +372,7 @@ class Machines:
         simulation.event_queue.add(
             simulation.now_ms + delay_ms, EventPriority.END, self._release, (attempt, attempt.turn)
         )
-        self._tell_progress_of(co_located)
-        self._disturb(co_located)
+        self._tell_and_disturb(co_located)
 
     def _release(self, subject: tuple[Attempt, int]) -> None:
         attempt, turn = subject
