@@ -162,6 +162,12 @@ def _reject(check: _Check, decision: Decision, reason: Reason) -> None:
 
 
 def _obstacle(check: _Check, decision: Decision) -> Reason | None:
+    if isinstance(decision, _ABOUT_PENDING):  # as most are
+        if decision.job_id not in check.pending:
+            return _about("JOB_NOT_PENDING", decision)
+        if decision.job_id in check.decided or check.has_rest:
+            return _about("DECIDED_TWICE", decision)
+        return _start_obstacle(check, decision) if isinstance(decision, Start) else None
     if isinstance(decision, LEAVES):
         running = check.view.index.reported.get(decision.job_id)  # time changes nothing that is asked of it
         if running is None or running.is_stopping or decision.job_id in check.leaving:
@@ -169,13 +175,7 @@ def _obstacle(check: _Check, decision: Decision) -> Reason | None:
         return None if isinstance(decision, Stop) else _move_obstacle(check, running, decision)
     if isinstance(decision, PAUSES):
         return _pause_obstacle(check, decision)
-    if not isinstance(decision, _ABOUT_PENDING):
-        return _about("DECISION_NOT_SUPPORTED", decision)
-    if decision.job_id not in check.pending:
-        return _about("JOB_NOT_PENDING", decision)
-    if decision.job_id in check.decided or check.has_rest:
-        return _about("DECIDED_TWICE", decision)
-    return _start_obstacle(check, decision) if isinstance(decision, Start) else None
+    return _about("DECISION_NOT_SUPPORTED", decision)
 
 
 def _pause_obstacle(check: _Check, decision: Pause | Resume) -> Reason | None:
