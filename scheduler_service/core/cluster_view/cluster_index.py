@@ -266,7 +266,10 @@ class KeptIndex:
     def _hand_on_touched(self) -> KeptServiceMeasures | None:
         """Tell all that is kept of running jobs which of them events have touched; return the measures, if any are."""
         state, measures = self._state, self._measures
-        touched, most = state.occupancy.touched_job_ids, UNREAD_JOBS_MAX + IDS_PER_JOB_MAX * len(state.running)
+        touched = state.occupancy.touched_job_ids
+        if not touched:
+            return measures
+        most = UNREAD_JOBS_MAX + IDS_PER_JOB_MAX * len(state.running)
         for unread in (self._times.touched, measures.touched) if measures is not None else (self._times.touched,):
             unread.update(touched)
             if len(unread) > most:
@@ -304,12 +307,14 @@ class KeptArrays:
     def count(self, view: SchedulingView) -> GpuArrays:
         """Return the arrays of which `jobs_on` is as of a view; to find the classes costs ten times as much."""
         arrays, occupancy = self._arrays, self._state.occupancy
+        if arrays is not None and self._layout == occupancy.layout and not occupancy.touched_gpu_ids:
+            return arrays  # as it was read a moment ago, in the same decision
         has_stale_classes = arrays is not None and len(arrays.classes) > len(arrays.gpu_ids) + UNUSED_CLASSES_MAX
         if arrays is None or has_stale_classes or self._layout != occupancy.layout:
             self._layout = occupancy.layout
             arrays = self._arrays = build_arrays(view)
             self._unclassed.clear()
-        elif occupancy.touched_gpu_ids:
+        else:
             gpus = view.gpus
             touched = {gpu_id: gpus[gpu_id] for gpu_id in occupancy.touched_gpu_ids if gpu_id in gpus}
             arrays.put_counts(touched)

@@ -96,7 +96,10 @@ def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decision
             check.has_rest = True
             check.accepted.append(decision)
             continue
-        for single in unfolded((decision,)) if isinstance(decision, SHARED_HOLDS) else (decision,):
+        if not isinstance(decision, SHARED_HOLDS):
+            _check_one(check, decision)
+            continue
+        for single in unfolded((decision,)):
             _check_one(check, single)
     is_complete = check.has_rest or len(check.decided) == len(pending)
     for job_id in () if is_complete else pending:
@@ -117,7 +120,8 @@ def _is_clean(check: _Check, holds: HoldMany) -> bool:
 
 def _is_true_rest(check: _Check, rest: HoldRest) -> bool:
     """It comes last, is about this queue, and leaves out exactly those that are decided about."""
-    return not check.has_rest and len(rest.queue) == len(check.view.pending) and rest.decided == check.decided
+    is_all = rest.queue is check.view.pending or len(rest.queue) == len(check.view.pending)
+    return not check.has_rest and is_all and rest.decided == check.decided
 
 
 def _check_one(check: _Check, decision: Decision) -> None:

@@ -221,7 +221,7 @@ class ExclusiveRound:
         """Return why no job can start any more, or None while a GPU is free."""
         if self.ledger.free_count() or not self._view.gpus:
             return None
-        return Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(self._view.gpus)})
+        return _cluster_full(len(self._view.gpus))
 
     def take(self, gpu_ids: Iterable[str]) -> None:
         """Remove GPUs from the free ones, for a job that was or will be placed otherwise; others are ignored."""
@@ -347,6 +347,12 @@ class ExclusiveRound:
         node = self._view.nodes[entry.node_id]
         has_room = self.ledger.host_fits(node, request, gpus_here=1, gpus=request.gpus)
         return None if has_room else host_reason(request)
+
+
+@lru_cache(maxsize=1_024)
+def _cluster_full(gpus_in_cluster: int) -> Reason:
+    """Return one object for all that wait for it, round after round."""
+    return Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": gpus_in_cluster})
 
 
 @lru_cache(maxsize=1_024)

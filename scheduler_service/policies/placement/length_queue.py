@@ -61,10 +61,10 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
                 candidates, has_shrunk, is_full = _candidates(queue, round_, turn, 0), False, True
             elif (later := queue.next_after(turn)) is not None:
                 heappush(candidates, later)
-    if len(decisions) == len(view.pending):
+    if len(decisions) == len(jobs):
         return decisions
     decided = frozenset(decision.job_id for decision in decisions)
-    is_short = len(view.pending) < QUEUE_LONG_MIN
+    is_short = len(jobs) < QUEUE_LONG_MIN
     reasons = _reasons_now(queue, round_) if is_short else round_.impossible_reasons(queue.all_groups())
     return [*decisions, HoldRest(queue=view.pending, decided=decided, reason=_rest_reason(round_), reasons=reasons)]
 
