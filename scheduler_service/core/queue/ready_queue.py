@@ -24,7 +24,8 @@ class WaitingJobs:
     Attributes:
         holds: Pending jobs that the engine itself holds back, and why.
         lanes: Those with a job in them, by name.
-        shown_lane: The lane that is shown, or the only one that there is; None = there are several.
+        only_lane: The only one of these; None = there are several, and that of plain jobs where there is none.
+        shown_lane: The lane that is shown, or the only one.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class WaitingJobs:
         self._lane_names: dict[str, LaneName] = {}
         self._plain = Lane()
         self._shown: LaneName | None = None
+        self.only_lane: LaneName | None = PLAIN_LANE
         self.shown_lane: LaneName | None = PLAIN_LANE
         self._narrow: ReadyQueue | None = None
         self._are_few = False
@@ -173,5 +175,5 @@ class WaitingJobs:
 
     def _note_shown_lane(self) -> None:
         """Find which lane is shown, or the only one: that is asked several times in every decision."""
-        only = next(iter(self._lanes), PLAIN_LANE) if len(self._lanes) <= 1 else None
-        self.shown_lane = only if self._shown is None else self._shown
+        self.only_lane = next(iter(self._lanes), PLAIN_LANE) if len(self._lanes) <= 1 else None
+        self.shown_lane = self.only_lane if self._shown is None else self._shown
