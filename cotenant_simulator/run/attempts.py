@@ -100,6 +100,7 @@ class GpuOccupancy:
     job_gpus: int = 0
     utilization: float = 0.0
     _on_gpu: dict[str, list[Attempt]] = field(default_factory=dict)
+    _shared_gpu_ids: set[str] = field(default_factory=set)
 
     def put(self, attempt: Attempt) -> None:
         """Give an attempt its GPUs; it does not train yet.
@@ -114,6 +115,8 @@ class GpuOccupancy:
             here = self._on_gpu.setdefault(gpu_id, [])
             here.append(attempt)
             self.held_gpus += len(here) == 1
+            if len(here) > 1:
+                self._shared_gpu_ids.add(gpu_id)
             if gpu_id in self.dead_gpu_ids:
                 raise BrokenSimulationError(f"{attempt.job_id} was launched on {gpu_id}, which is down")
             # As on nearly all GPUs there is no other: here and below that takes a third of the time.
@@ -131,6 +134,8 @@ class GpuOccupancy:
             if not here:
                 self.held_gpus -= 1
                 del self._on_gpu[gpu_id]
+            elif len(here) == 1:
+                self._shared_gpu_ids.remove(gpu_id)
         self.job_gpus -= len(attempt.gpu_ids)
 
     def on_gpu(self, gpu_id: str) -> tuple[Attempt, ...]:
@@ -139,6 +144,8 @@ class GpuOccupancy:
 
     def neighbours(self, attempt: Attempt) -> list[Attempt]:
         """Return the other attempts that train on any of its GPUs, in the order of their launches."""
+        if self._shared_gpu_ids.isdisjoint(attempt.gpu_ids):  # as nearly always
+            return []
         found: dict[str, Attempt] = {}
         for gpu_id in attempt.gpu_ids:
             here = self._on_gpu[gpu_id]
@@ -154,7 +161,7 @@ class GpuOccupancy:
             if len(here) > 1:
                 others = [one for one in here if one is not attempt and (one.is_training or one.is_paused)]
                 free -= sum(other.memory_bytes for other in others)
-            if attempt.memory_bytes > free or any(self._is_too_much(attempt, other) for other in others):
+            if attempt.memory_bytes > free or (others and any(self._is_too_much(attempt, one) for one in others)):
                 return max(free, 0)
         return None
 
@@ -218,8 +225,10 @@ class GpuOccupancy:
     def refresh_pace(self, attempt: Attempt) -> None:
         """Compute the pace among the jobs that train now; the work until now must be settled."""
         straggling = self.truth.straggling
-        paces = [(1.0 + self._slowdown(attempt, gpu_id)) * straggling.get(gpu_id, 1.0) for gpu_id in attempt.gpu_ids]
-        attempt.pace = max(paces, default=1.0)
+        attempt.pace = 1.0
+        if straggling or not self._shared_gpu_ids.isdisjoint(attempt.gpu_ids):  # as it rarely is
+            paces = [(1.0 + self._slowdown(attempt, one)) * straggling.get(one, 1.0) for one in attempt.gpu_ids]
+            attempt.pace = max(paces, default=1.0)
         attempt.turn += 1
 
     def _slowdown(self, attempt: Attempt, gpu_id: str) -> float:

@@ -33,7 +33,7 @@ def tells_something(attempt: Attempt, simulation: SimulationState, *, is_first: 
     is_standing_heeded = is_first and (
         simulation.settings.failures.mean_up_ms > 0 or heeds_some_report(simulation.engine.policy)
     )
-    return is_standing_heeded or not is_speed_known(attempt, simulation.occupancy, simulation.engine.state)
+    return is_standing_heeded or not is_speed_known(attempt, simulation.occupancy, simulation.known)
 
 
 def is_speed_known(attempt: Attempt, occupancy: GpuOccupancy, state: ClusterState) -> bool:

@@ -50,7 +50,7 @@ class Machines:
         simulation = self._simulation
         if order.job_id in simulation.occupancy.attempts:
             return
-        record = simulation.engine.state.jobs[order.job_id]
+        record = simulation.known.jobs[order.job_id]
         attempt = self._attempt(record)
         if attempt is None:
             self._refuse(order)
@@ -103,7 +103,7 @@ class Machines:
         """What is kept for running jobs has changed where more was measured of them."""
         for gpu_id in attempt.gpu_ids:
             for other in self._simulation.occupancy.on_gpu(gpu_id):
-                record = self._simulation.engine.state.jobs.get(other.job_id)
+                record = self._simulation.known.jobs.get(other.job_id)
                 if record is not None:
                     other.memory_limit_bytes = record.shape.memory_reserved_bytes
 
@@ -165,9 +165,7 @@ class Machines:
             return
         simulation.occupancy.train(attempt, simulation.now_ms)
         self._set_pace(attempt)
-        co_located = simulation.occupancy.neighbours(attempt)
-        self._tell_progress_of(co_located)
-        self._disturb(co_located)
+        self._tell_and_disturb(simulation.occupancy.neighbours(attempt))
         simulation.tell(
             events.JobStarted(
                 at_ms=simulation.now_ms, job_id=attempt.job_id, attempt=attempt.attempt, fence=attempt.fence
@@ -200,7 +198,7 @@ class Machines:
         simulation.occupancy.refresh_pace(attempt)
         simulation.event_queue.add(attempt.end_at_ms, EventPriority.END, self._finish, (attempt, attempt.turn))
         attempt.reported_at_ms, attempt.reported_steps = simulation.now_ms, attempt.steps_done
-        record = simulation.engine.state.jobs.get(attempt.job_id)
+        record = simulation.known.jobs.get(attempt.job_id)
         is_on_trial = record is not None and record.trial is not None
         attempt.reports_left = REPORTS_ON_TRIAL if is_on_trial else REPORTS_AFTER_CHANGE
         self._plan_report(attempt)
@@ -251,6 +249,12 @@ class Machines:
                 )
             )
 
+    def _tell_and_disturb(self, co_located: Sequence[Attempt], *, is_followed: bool = False) -> None:
+        """A job came to or left these jobs: they report, and go on at another pace. There are mostly none."""
+        if co_located:
+            self._tell_progress_of(co_located, is_followed=is_followed)
+            self._disturb(co_located)
+
     def _disturb(self, co_located: Sequence[Attempt]) -> None:
         """A job came to or left these jobs: they go on at another pace."""
         for other in co_located:
@@ -272,8 +276,7 @@ class Machines:
         until_ms = simulation.now_ms + order.paused_ms_max
         simulation.event_queue.add(until_ms, EventPriority.START, self._wake_up, (attempt, attempt.turn))
         simulation.tell(events.AttemptPaused(at_ms=simulation.now_ms, **_identity(order)))
-        self._tell_progress_of(co_located)
-        self._disturb(co_located)
+        self._tell_and_disturb(co_located)
 
     def resume(self, order: commands.ResumeJob) -> None:
         """Let a paused attempt go on."""
@@ -319,8 +322,7 @@ class Machines:
         simulation.gpu_ms_by_jobs += held_ms * len(attempt.gpu_ids)
         if simulation.settings.keeps_history:
             self._keep_spans(attempt)
-        self._tell_progress_of(co_located, is_followed=True)
-        self._disturb(co_located)
+        self._tell_and_disturb(co_located, is_followed=True)
 
     def _keep_spans(self, attempt: Attempt) -> None:
         if len(self.spans) + len(attempt.gpu_ids) > SPANS_MAX:
@@ -370,8 +372,7 @@ class Machines:
         simulation.event_queue.add(
             simulation.now_ms + delay_ms, EventPriority.END, self._release, (attempt, attempt.turn)
         )
-        self._tell_progress_of(co_located)
-        self._disturb(co_located)
+        self._tell_and_disturb(co_located)
 
     def _release(self, subject: tuple[Attempt, int]) -> None:
         attempt, turn = subject

@@ -14,6 +14,7 @@ from cotenant_simulator.truth.kinds import GroundTruth
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Event, TimerFired
 from scheduler_service.core.records import ENDED_PHASES
+from scheduler_service.core.state import ClusterState
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class SimulationState:
         ended: Jobs that have ended.
         gpu_ms_by_jobs: GPU time of the attempts that have ended.
         requeued: Jobs that wait again, of whose holds nothing was counted yet.
+        known: What the engine knows, at hand: it is asked for several times in every event.
     """
 
     settings: RunSettings
@@ -45,6 +47,11 @@ class SimulationState:
     ended: int = 0
     gpu_ms_by_jobs: int = 0
     requeued: list[str] = field(default_factory=list)
+    known: ClusterState = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find what is at hand from now on."""
+        self.known = self.engine.state
 
     def advance(self, now_ms: int) -> None:
         """Let time pass."""
@@ -57,7 +64,7 @@ class SimulationState:
 
     def end_appointment(self) -> None:
         """Let nothing stay undecided beyond its instant, and count the holds of what was decided upon."""
-        if self.engine.state.put_off is not None:
+        if self.known.put_off is not None:
             if self.event_queue.has_end_at(self.now_ms):
                 return
             self.tell(TimerFired(at_ms=self.now_ms))
@@ -68,13 +75,13 @@ class SimulationState:
         """Count the reason why a job that has just entered the queue stays there."""
         if job_id in self.occupancy.attempts:
             return
-        reason = self.engine.state.decisions.reason_of(job_id)
+        reason = self.known.decisions.reason_of(job_id)
         if reason is not None:
             self.held_reasons[reason.code] += 1
 
     def note_requeue(self, job_id: str) -> None:
         """After an end that is no success: the job waits again, or the engine has given it up."""
-        record = self.engine.state.jobs.get(job_id)
+        record = self.known.jobs.get(job_id)
         if record is None or record.phase in ENDED_PHASES:
             self.end(job_id, "failed")
         else:

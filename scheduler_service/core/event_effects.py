@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scheduler_service.core.commands import Command
 from scheduler_service.core.jobs.job_records import JobRecord
 
 
-@dataclass(slots=True)
 class EventEffects:
     """Collected while an event is applied; one per event.
 
@@ -21,12 +20,15 @@ class EventEffects:
         look_ms: When time alone may change the policy's answer, which stands until now; inf = never, None = unknown.
     """
 
-    commands: list[Command] = field(default_factory=list)
-    is_decision_due: bool = False
-    wakes_at_ms: list[int] = field(default_factory=list)
-    backoffs: list[tuple[int, str]] = field(default_factory=list)
-    left: list[JobRecord] = field(default_factory=list)
-    look_ms: float | None = None
+    __slots__ = ("backoffs", "commands", "is_decision_due", "left", "look_ms", "wakes_at_ms")
+
+    def __init__(self, look_ms: float | None = None) -> None:
+        self.commands: list[Command] = []
+        self.is_decision_due = False
+        self.wakes_at_ms: list[int] = []
+        self.backoffs: list[tuple[int, str]] = []
+        self.left: list[JobRecord] = []
+        self.look_ms = look_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

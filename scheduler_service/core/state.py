@@ -59,6 +59,10 @@ class ClusterState:
         running: Jobs that hold GPUs, as policies see them, in start order.
         waiting: The pending jobs: ready, or held back.
         on_trial: Jobs that joined another one on trial, in the order of their launches.
+        pauses: Jobs of which a pause was ordered or lasts, in the order of the orders.
+        checkpointed_job_ids: Jobs that hold GPUs and have written a checkpoint that is believed.
+        lost_ratios: The share of its steps per second that each job lost which holds GPUs and is slower than alone.
+        running_by_class: Jobs that hold GPUs, by class and tenant.
         register: Which jobs wait for which, arrays, time limits.
         tenants: What tenants hold and have had.
         occupancy: Nodes and GPUs with what is on them; `nodes`, `gpus`, `usable_gpus` and `abandoned_attempts` are its
@@ -86,6 +90,9 @@ class ClusterState:
         self._by_phase: dict[Phase, dict[str, None]] = {phase: {} for phase in Phase}
         self._running = ReportedJobs()
         self.running: Mapping[str, RunningJob] = self._running
+        self.checkpointed_job_ids: AbstractSet[str] = self._running.checkpointed_job_ids
+        self.lost_ratios: Mapping[str, float] = self._running.lost_ratios
+        self.running_by_class: Mapping[tuple[int, str], AbstractSet[str]] = self._running.ids_by_class
         self.waiting = WaitingJobs()
         self.decisions = DecisionLog(self.waiting.lane_of, lambda job_id: self._jobs[job_id].request)
         self.holds = self.waiting.holds
@@ -95,6 +102,7 @@ class ClusterState:
         self.nodes, self.gpus = self.occupancy.nodes, self.occupancy.gpus
         self.usable_gpus, self.abandoned_attempts = self.occupancy.usable_gpus, self.occupancy.abandoned_attempts
         self._pauses: dict[str, None] = {}
+        self.pauses: AbstractSet[str] = self._pauses.keys()
         self._devices: dict[str, int] = {}
         self._calibrations: dict[str, DeviceCalibration] = {}
         self._ways: dict[str, Counter[DeviceSharing]] = {}
@@ -122,26 +130,6 @@ class ClusterState:
     def without_jobs(self, gpu_ids: Iterable[str]) -> Sequence[str]:
         """Return those among some GPUs that are usable and that no job holds."""
         return [gpu_id for gpu_id in gpu_ids if gpu_id in self.usable_gpus and not self.usable_gpus[gpu_id].job_ids]
-
-    @property
-    def pauses(self) -> AbstractSet[str]:
-        """Jobs of which a pause was ordered or lasts, in the order of the orders."""
-        return self._pauses.keys()
-
-    @property
-    def checkpointed_job_ids(self) -> AbstractSet[str]:
-        """Jobs that hold GPUs and have written a checkpoint that is believed."""
-        return self._running.checkpointed_job_ids
-
-    @property
-    def lost_ratios(self) -> Mapping[str, float]:
-        """The share of its steps per second that each job lost which holds GPUs and is slower than it is alone."""
-        return self._running.lost_ratios
-
-    @property
-    def running_by_class(self) -> Mapping[tuple[int, str], AbstractSet[str]]:
-        """Jobs that hold GPUs, by class and tenant."""
-        return self._running.ids_by_class
 
     @property
     def calibrations(self) -> Mapping[str, DeviceCalibration]:
@@ -213,7 +201,7 @@ class ClusterState:
                 self.occupancy.touch_left(job_id, self._running.keys())
         elif job.phase is _STARTING:
             self._running.drop(job_id)  # a job that was moved is the newest again
-        if job.has_ended:
+        if job.phase in ENDED_PHASES:
             if before is not None:
                 self.keys.end(job.request.key)
             self.decisions.forget(job_id)

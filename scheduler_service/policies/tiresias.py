@@ -130,7 +130,7 @@ class Tiresias:
         """
         if not view.pending:
             return None
-        if self.promote_ratio or bool((view.index.counted_arrays.jobs_on > 1).any()):
+        if self.promote_ratio or view.index.counted_arrays.jobs_on.max(initial=0) > 1:
             return view.now_ms
         kept, queue = view.index.service_measures(self.rules), view.index.by_service(self.limits_gpu_ms)
         if kept is not None and queue is not None:

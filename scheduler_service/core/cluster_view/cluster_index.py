@@ -182,12 +182,24 @@ class KeptIndex:
         state: Says what events have touched since the last reading.
 
     Attributes:
+        free_gpu_ids: Usable GPUs that hold nothing and release nothing.
+        single_job_gpu_ids: Usable GPUs that hold exactly one job and release nothing.
+        free_places: The free GPUs by kind and node.
+        reported: The running jobs as their newest reports show them.
+        checkpointed_job_ids: The running jobs that have written a checkpoint.
+        lost_ratios: What the running jobs that were measured to be slower than alone lost of their steps per second.
+        prediction_changes: What changed in the predictions.
         kept_answers: Kept from decision to decision.
         turn_memo: Emptied by the engine before every decision.
     """
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
+        occupancy = state.occupancy
+        self.free_gpu_ids, self.single_job_gpu_ids = occupancy.free_gpu_ids, occupancy.single_job_gpu_ids
+        self.free_places, self.reported = occupancy.free_places, state.running
+        self.checkpointed_job_ids, self.lost_ratios = state.checkpointed_job_ids, state.lost_ratios
+        self.prediction_changes = state.predictions.changes
         self._arrays = KeptArrays(state)
         self._times = KeptTimes(state)
         self._view: SchedulingView | None = None
@@ -201,21 +213,6 @@ class KeptIndex:
         return self
 
     @property
-    def free_gpu_ids(self) -> AbstractSet[str]:
-        """Usable GPUs that hold nothing and release nothing."""
-        return self._state.occupancy.free_gpu_ids
-
-    @property
-    def single_job_gpu_ids(self) -> AbstractSet[str]:
-        """Usable GPUs that hold exactly one job and release nothing."""
-        return self._state.occupancy.single_job_gpu_ids
-
-    @property
-    def free_places(self) -> FreePlaces:
-        """The free GPUs by kind and node."""
-        return self._state.occupancy.free_places
-
-    @property
     def inventory(self) -> Inventory:
         """What the usable nodes have."""
         return self._state.occupancy.inventory
@@ -224,21 +221,6 @@ class KeptIndex:
     def pending_by_id(self) -> Mapping[str, PendingJob]:
         """The jobs that a policy may start now, by id."""
         return self._state.waiting.ready_jobs().by_id
-
-    @property
-    def reported(self) -> Mapping[str, RunningJob]:
-        """The running jobs as their newest reports show them."""
-        return self._state.running
-
-    @property
-    def checkpointed_job_ids(self) -> AbstractSet[str]:
-        """The running jobs that have written a checkpoint."""
-        return self._state.checkpointed_job_ids
-
-    @property
-    def lost_ratios(self) -> Mapping[str, float]:
-        """What the running jobs that were measured to be slower than alone lost of their steps per second."""
-        return self._state.lost_ratios
 
     @property
     def arrays(self) -> GpuArrays:
@@ -277,11 +259,6 @@ class KeptIndex:
         """The ready jobs by remaining time."""
         return self._state.waiting.read_lengths((device for device, *_ in self.inventory.gpus), self._state.predictions)
 
-    @property
-    def prediction_changes(self) -> ChangeLog:
-        """What changed in the predictions."""
-        return self._state.predictions.changes
-
     def _read_times(self) -> KeptRemainingTimes:
         self._hand_on_touched()
         return self._times.read(self._present, self.counted_arrays)
@@ -289,7 +266,10 @@ class KeptIndex:
     def _hand_on_touched(self) -> KeptServiceMeasures | None:
         """Tell all that is kept of running jobs which of them events have touched; return the measures, if any are."""
         state, measures = self._state, self._measures
-        touched, most = state.occupancy.touched_job_ids, UNREAD_JOBS_MAX + IDS_PER_JOB_MAX * len(state.running)
+        touched = state.occupancy.touched_job_ids
+        if not touched:
+            return measures
+        most = UNREAD_JOBS_MAX + IDS_PER_JOB_MAX * len(state.running)
         for unread in (self._times.touched, measures.touched) if measures is not None else (self._times.touched,):
             unread.update(touched)
             if len(unread) > most:
@@ -327,12 +307,14 @@ class KeptArrays:
     def count(self, view: SchedulingView) -> GpuArrays:
         """Return the arrays of which `jobs_on` is as of a view; to find the classes costs ten times as much."""
         arrays, occupancy = self._arrays, self._state.occupancy
+        if arrays is not None and self._layout == occupancy.layout and not occupancy.touched_gpu_ids:
+            return arrays  # as it was read a moment ago, in the same decision
         has_stale_classes = arrays is not None and len(arrays.classes) > len(arrays.gpu_ids) + UNUSED_CLASSES_MAX
         if arrays is None or has_stale_classes or self._layout != occupancy.layout:
             self._layout = occupancy.layout
             arrays = self._arrays = build_arrays(view)
             self._unclassed.clear()
-        elif occupancy.touched_gpu_ids:
+        else:
             gpus = view.gpus
             touched = {gpu_id: gpus[gpu_id] for gpu_id in occupancy.touched_gpu_ids if gpu_id in gpus}
             arrays.put_counts(touched)

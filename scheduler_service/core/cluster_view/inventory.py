@@ -72,15 +72,22 @@ def newest_calibration(nodes: Iterable[Node], device: str) -> DeviceCalibration 
 
 
 def kind_of(gpu: Gpu) -> Kind:
-    """Return the kind of a GPU."""
-    if is_slice(gpu):
-        return gpu.device, gpu.memory_bytes, gpu.gpu_id
-    return gpu.device, gpu.memory_bytes
+    """Return the kind of a GPU, found once: it is asked for hundreds of times in every round."""
+    return _kind(gpu.gpu_id, gpu.device, gpu.memory_bytes)
+
+
+@lru_cache(maxsize=65_536)
+def _kind(gpu_id: str, device: str, memory_bytes: int) -> Kind:
+    return (device, memory_bytes, gpu_id) if _is_slice(gpu_id, device) else (device, memory_bytes)
 
 
 def is_slice(gpu: Gpu) -> bool:
     """Say whether it is a part of a GPU with memory of its own, by its id or by its device type."""
-    return gpu.gpu_id.startswith(SLICE_PREFIX) or _names_slice(gpu.device)
+    return _is_slice(gpu.gpu_id, gpu.device)
+
+
+def _is_slice(gpu_id: str, device: str) -> bool:
+    return gpu_id.startswith(SLICE_PREFIX) or _names_slice(device)
 
 
 @lru_cache(maxsize=4_096)

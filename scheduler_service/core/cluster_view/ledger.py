@@ -154,7 +154,7 @@ class Ledger:
         return host_share(request, gpus_here, len(assignments))
 
     def _take(self, resident: Resident, gpu_id: str) -> None:
-        if self.is_free(gpu_id):
+        if gpu_id in self._free_before:
             self._taken_free[gpu_id] = None
         self._placed.setdefault(gpu_id, []).append(resident)
 

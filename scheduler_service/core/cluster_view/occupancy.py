@@ -17,7 +17,6 @@ from scheduler_service.core.jobs.opportunistic_sharing import MemorySurge, claim
 from scheduler_service.core.records import Assignment, Node
 
 _NOTHING = HostUse()
-_NO_GPUS: AbstractSet[str] = frozenset()
 _INDEX_AND_ID = attrgetter("index", "gpu_id")
 LEFT_JOBS_MAX = 1_000
 """With more jobs that run no more since `touched_job_ids` was read, it names none of them any more."""
@@ -34,6 +33,9 @@ class Occupancy:
         gpus: Every GPU of every node with what it holds, by id.
         usable_nodes: Connected and schedulable nodes that are not cordoned.
         usable_gpus: Healthy GPUs of usable nodes, in node and index order.
+        free_gpu_ids: Usable GPUs that hold nothing and release nothing.
+        single_job_gpu_ids: Usable GPUs that hold exactly one job and release nothing.
+        free_places: The free GPUs by kind and node.
         host_use: What jobs occupy of each node's host, by node id.
         abandoned_attempts: Attempts given up whose end was not confirmed, by (job, attempt, fence, node).
         slowdown_ewma_ratios: Moving average of the slowdowns measured on each GPU, by its id; absent = 0.
@@ -63,27 +65,14 @@ class Occupancy:
         self.slowdown_ewma_ratios: Mapping[str, float] = MappingProxyType(self._slowdown_ewma_ratios)
         self._inventory: Inventory | None = None
         self._open = OpenGpus()
+        self.free_gpu_ids, self.single_job_gpu_ids = self._open.free_ids, self._open.single_job_ids
+        self.free_places: FreePlaces = self._open.free_places
         self._holders: dict[str, list[str]] = {}
         self._neighbours: dict[str, tuple[Sequence[Assignment], tuple[str, ...]]] = {}
-        self._kept_gpu_ids: AbstractSet[str] = frozenset()
+        self._kept_gpu_ids = frozenset[str]()
         self.layout = 0
         self.touched_gpu_ids: set[str] = set()
         self.touched_job_ids: set[str] = set()
-
-    @property
-    def free_gpu_ids(self) -> AbstractSet[str]:
-        """Usable GPUs that hold nothing and release nothing."""
-        return self._open.free_ids
-
-    @property
-    def single_job_gpu_ids(self) -> AbstractSet[str]:
-        """Usable GPUs that hold exactly one job and release nothing."""
-        return self._open.single_job_ids
-
-    @property
-    def free_places(self) -> FreePlaces:
-        """The free GPUs by kind and node."""
-        return self._open.free_places
 
     @property
     def inventory(self) -> Inventory:
@@ -251,8 +240,9 @@ class Occupancy:
 
     def _refresh_gpus(self, gpu_ids: Collection[str]) -> Collection[str]:
         """Bring what GPUs hold up to date; return their nodes."""
-        given_up = self._abandoned_attempts
-        haunted = {gpu_id for one in given_up.values() for gpu_id in one.gpu_ids} if given_up else _NO_GPUS
+        kept_back, given_up = self._kept_gpu_ids, self._abandoned_attempts
+        if given_up:
+            kept_back = kept_back.union(*[one.gpu_ids for one in given_up.values()])
         touched_nodes: dict[str, None] = {}
         gpus, usable_gpus = self._gpus, self._usable_gpus
         self.touched_gpu_ids.update(gpu_ids)
@@ -260,8 +250,7 @@ class Occupancy:
             view = gpus.get(gpu_id)
             if view is None:
                 continue
-            is_kept_back = gpu_id in haunted or gpu_id in self._kept_gpu_ids
-            gpus[gpu_id] = view = self._occupied(view, gpu_id, is_kept_back=is_kept_back)
+            gpus[gpu_id] = view = self._occupied(view, gpu_id, is_kept_back=gpu_id in kept_back)
             touched_nodes[view.node_id] = None
             if gpu_id in usable_gpus:
                 usable_gpus[gpu_id] = view

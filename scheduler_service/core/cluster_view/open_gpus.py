@@ -17,23 +17,17 @@ class OpenGpus:
     """GPUs that release nothing and hold no job (free) or exactly one (lone).
 
     Attributes:
+        free_ids: GPUs that hold nothing, in no order.
+        single_job_ids: GPUs that hold exactly one job, in no order.
         free_places: The free ones by kind and node.
     """
 
     def __init__(self) -> None:
         self._free: dict[str, None] = {}
         self._single_job: dict[str, None] = {}
+        self.free_ids: AbstractSet[str] = self._free.keys()
+        self.single_job_ids: AbstractSet[str] = self._single_job.keys()
         self.free_places: dict[Kind, dict[str, list[tuple[int, str]]]] = {}
-
-    @property
-    def free_ids(self) -> AbstractSet[str]:
-        """GPUs that hold nothing, in no order."""
-        return self._free.keys()
-
-    @property
-    def single_job_ids(self) -> AbstractSet[str]:
-        """GPUs that hold exactly one job, in no order."""
-        return self._single_job.keys()
 
     def rebuild(self, entries: Iterable[GpuView]) -> None:
         """Start over with these GPUs."""

@@ -101,8 +101,8 @@ class KeptServiceMeasures:
 
     def advance(self, now_ms: int) -> None:
         """Bring all up to an instant, which is no earlier than the one before."""
-        due = bisect_right(self._dues, now_ms, key=itemgetter(0))
-        if due:
+        if self._dues and self._dues[0][0] <= now_ms:
+            due = bisect_right(self._dues, now_ms, key=itemgetter(0))
             passed = self._dues[:due]
             del self._dues[:due]
             for at_ms, job_id in passed:

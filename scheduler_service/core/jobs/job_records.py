@@ -280,4 +280,5 @@ def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
         return False
     if before.phase is job.phase and before.pause is job.pause:
         return True
-    return before.holds_gpus is job.holds_gpus and before.closes_gpus is job.closes_gpus
+    is_holding, was_holding = job.phase in HOLDING_PHASES, before.phase in HOLDING_PHASES
+    return was_holding is is_holding and before.closes_gpus is job.closes_gpus

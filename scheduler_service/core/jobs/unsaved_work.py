@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.records import Phase, Reason
@@ -27,7 +26,7 @@ def unsaved_work(job: JobRecord, now_ms: int) -> Mapping[str, float]:
 def with_unsaved_work(reason: Reason, job: JobRecord, now_ms: int) -> Reason:
     """Return why a job is stopped, with what that takes from it."""
     unsaved = unsaved_work(job, now_ms)
-    return replace(reason, numbers={**reason.numbers, **unsaved}) if unsaved else reason
+    return _with_numbers(reason, unsaved) if unsaved else reason
 
 
 def lost_steps(job: JobRecord) -> int:
@@ -38,4 +37,9 @@ def lost_steps(job: JobRecord) -> int:
 def with_lost_steps(reason: Reason, job: JobRecord) -> Reason:
     """Return why a job waits again, with the steps that it lost."""
     lost = lost_steps(job)
-    return replace(reason, numbers={**reason.numbers, "lost_steps": lost}) if lost else reason
+    return _with_numbers(reason, {"lost_steps": lost}) if lost else reason
+
+
+def _with_numbers(reason: Reason, more: Mapping[str, float]) -> Reason:
+    numbers = {**reason.numbers, **more}
+    return Reason(code=reason.code, numbers=numbers, job_ids=reason.job_ids, gpu_ids=reason.gpu_ids)

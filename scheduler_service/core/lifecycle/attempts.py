@@ -185,22 +185,22 @@ def accruals(job: JobRecord, now_ms: int) -> dict[str, Any]:
 
 def leave_gpus(
     state: ClusterState, job: JobRecord, step: EventEffects, *, has_steps: bool, is_complete: bool = False
-) -> JobRecord:
-    """Record what is common to every end of an attempt and return the job, not yet stored."""
+) -> dict[str, Any]:
+    """Record what is common to every end of an attempt and return what it changes of the job."""
     step.is_decision_due = True
     tell_end(state, job, step, is_complete=is_complete)
     step.commands += [*discard_commands(job), *discard_unlaunched(job)]
     _note_peak(state, job)
-    return job.changed(
+    return {
         **accruals(job, state.now_ms),
-        fence=0,
-        granted=granted_after(job) if has_steps else job.granted,
-        after_stop=AfterStop.NOTHING,
-        moves=job.moves.ended,
-        pause=None,
-        trial=None,
-        gang=None,
-    )
+        "fence": 0,
+        "granted": granted_after(job) if has_steps else job.granted,
+        "after_stop": AfterStop.NOTHING,
+        "moves": job.moves.ended,
+        "pause": None,
+        "trial": None,
+        "gang": None,
+    }
 
 
 def _note_peak(state: ClusterState, job: JobRecord) -> None:
@@ -224,9 +224,11 @@ def end(
     state: ClusterState, job: JobRecord, phase: Phase, reason: Reason, step: EventEffects, *, message: str = ""
 ) -> None:
     """End a job for good; the GPUs that it held are shown as its last ones."""
-    neighbours = state.occupancy.neighbours(job) if job.holds_gpus else ()
+    neighbours: tuple[str, ...] = ()
+    left: dict[str, Any] = {}
     if job.holds_gpus:
-        job = leave_gpus(state, job, step, has_steps=False, is_complete=phase is Phase.FINISHED)
+        neighbours = state.occupancy.neighbours(job)
+        left = leave_gpus(state, job, step, has_steps=False, is_complete=phase is Phase.FINISHED)
     step.is_decision_due = True
     ended = with_history(
         job,
@@ -236,6 +238,7 @@ def end(
         phase=phase,
         reason=reason,
         times=job.times.changed(finished_at_ms=state.now_ms, not_before_ms=0),
+        **left,
     )
     state.put_job(ended)
     ask_again(state, job.request.key, step)
@@ -246,7 +249,7 @@ def end(
 def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffects, *, wait_ms: int) -> None:
     """Put a job back into the queue; only steps inside a believed checkpoint count."""
     neighbours = state.occupancy.neighbours(job)
-    job = leave_gpus(state, job, step, has_steps=True)
+    left = leave_gpus(state, job, step, has_steps=True)
     job = with_history(
         job,
         at_ms=state.now_ms,
@@ -259,6 +262,7 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
         shape=job.shape.changed(memory_reserved_bytes=0, memory_surge=None),
         steps_done=max(job.checkpoint_step, 0),
         times=job.times.changed(not_before_ms=state.now_ms + wait_ms if wait_ms else 0),
+        **left,
     )
     state.put_job(job)
     ask_again(state, job.request.key, step)

@@ -79,7 +79,8 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
     is_reshape = is_reshape or target.servers not in (None, job.request.replicas.servers)
     left_behind = state.occupancy.neighbours(job)
     preparation, moved_at_ms = job.moves.preparation, job.moves.moved_at_ms
-    job = leave_gpus(state, job.moving(preparation=None), step, has_steps=True)
+    job = job.moving(preparation=None)
+    job = job.with_values(leave_gpus(state, job, step, has_steps=True))
     reason = with_lost_steps(target.reason, job)
     job = job.changed(steps_done=max(job.checkpoint_step, 0)).moving(moved_at_ms=moved_at_ms)
     job = job.counting(migrations=not is_reshape, reshapes=is_reshape)

@@ -7,7 +7,7 @@ job waits with the check's own reason. Every pending job leaves with exactly one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from scheduler_service.core.cluster_view.capacity import Resident, expected_bytes, opportunistic, resident_on
@@ -52,23 +52,21 @@ _ABOUT_PENDING = (Start, Hold)
 _NOTHING = CheckedPlan(decisions=(), reservations=MappingProxyType({}), rejections=())
 
 
-@dataclass(slots=True)
 class _Check:
     """State of one check."""
 
-    view: SchedulingView
-    pending: Mapping[str, PendingJob]
-    ledger: Ledger
-    decided: set[str] = field(default_factory=set)
-    has_rest: bool = False
-    leaving: set[str] = field(default_factory=set)
-    told: set[str] = field(default_factory=set)
-    closed_gpu_ids: set[str] = field(default_factory=set)
-    accepted: list[Decision] = field(default_factory=list)
-    reservations: dict[str, int] = field(default_factory=dict)
-    slowdowns: dict[str, PlacementSlowdown] = field(default_factory=dict)
-    surges: dict[str, MemorySurge] = field(default_factory=dict)
-    rejections: list[Rejection] = field(default_factory=list)
+    def __init__(self, view: SchedulingView, pending: Mapping[str, PendingJob]) -> None:
+        self.view, self.pending, self.ledger = view, pending, Ledger(view)
+        self.decided: set[str] = set()
+        self.has_rest = False
+        self.leaving: set[str] = set()
+        self.told: set[str] = set()
+        self.closed_gpu_ids: set[str] = set()
+        self.accepted: list[Decision] = []
+        self.reservations: dict[str, int] = {}
+        self.slowdowns: dict[str, PlacementSlowdown] = {}
+        self.surges: dict[str, MemorySurge] = {}
+        self.rejections: list[Rejection] = []
 
     def note(self, resident: Resident) -> None:
         """Remember what is kept for a job that is given GPUs."""
@@ -88,7 +86,7 @@ def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decision
     """
     if not decisions and not pending:
         return _NOTHING  # every other round: a job has ended while none waits
-    check = _Check(view=view, pending=pending, ledger=Ledger(view))
+    check = _Check(view, pending)
     for decision in decisions:
         if isinstance(decision, HoldMany) and _is_clean(check, decision):
             check.decided.update(decision.job_ids)
@@ -98,7 +96,10 @@ def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decision
             check.has_rest = True
             check.accepted.append(decision)
             continue
-        for single in unfolded((decision,)) if isinstance(decision, SHARED_HOLDS) else (decision,):
+        if not isinstance(decision, SHARED_HOLDS):
+            _check_one(check, decision)
+            continue
+        for single in unfolded((decision,)):
             _check_one(check, single)
     is_complete = check.has_rest or len(check.decided) == len(pending)
     for job_id in () if is_complete else pending:
@@ -119,7 +120,8 @@ def _is_clean(check: _Check, holds: HoldMany) -> bool:
 
 def _is_true_rest(check: _Check, rest: HoldRest) -> bool:
     """It comes last, is about this queue, and leaves out exactly those that are decided about."""
-    return not check.has_rest and len(rest.queue) == len(check.view.pending) and rest.decided == check.decided
+    is_all = rest.queue is check.view.pending or len(rest.queue) == len(check.view.pending)
+    return not check.has_rest and is_all and rest.decided == check.decided
 
 
 def _check_one(check: _Check, decision: Decision) -> None:
@@ -164,6 +166,12 @@ def _reject(check: _Check, decision: Decision, reason: Reason) -> None:
 
 
 def _obstacle(check: _Check, decision: Decision) -> Reason | None:
+    if isinstance(decision, _ABOUT_PENDING):  # as most are
+        if decision.job_id not in check.pending:
+            return _about("JOB_NOT_PENDING", decision)
+        if decision.job_id in check.decided or check.has_rest:
+            return _about("DECIDED_TWICE", decision)
+        return _start_obstacle(check, decision) if isinstance(decision, Start) else None
     if isinstance(decision, LEAVES):
         running = check.view.index.reported.get(decision.job_id)  # time changes nothing that is asked of it
         if running is None or running.is_stopping or decision.job_id in check.leaving:
@@ -171,13 +179,7 @@ def _obstacle(check: _Check, decision: Decision) -> Reason | None:
         return None if isinstance(decision, Stop) else _move_obstacle(check, running, decision)
     if isinstance(decision, PAUSES):
         return _pause_obstacle(check, decision)
-    if not isinstance(decision, _ABOUT_PENDING):
-        return _about("DECISION_NOT_SUPPORTED", decision)
-    if decision.job_id not in check.pending:
-        return _about("JOB_NOT_PENDING", decision)
-    if decision.job_id in check.decided or check.has_rest:
-        return _about("DECIDED_TWICE", decision)
-    return _start_obstacle(check, decision) if isinstance(decision, Start) else None
+    return _about("DECISION_NOT_SUPPORTED", decision)
 
 
 def _pause_obstacle(check: _Check, decision: Pause | Resume) -> Reason | None:

@@ -32,7 +32,7 @@ def decisions_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
     moves = trial_moves(view, decisions) if getattr(policy, "trial_moves", False) else ()
     if not moves and getattr(policy, "trial_pauses", False):
         return with_measuring_starts(view, decisions)
-    return (*decisions, *moves)
+    return (*decisions, *moves) if moves else decisions
 
 
 def answer_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:

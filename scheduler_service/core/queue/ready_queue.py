@@ -24,6 +24,8 @@ class WaitingJobs:
     Attributes:
         holds: Pending jobs that the engine itself holds back, and why.
         lanes: Those with a job in them, by name.
+        only_lane: The only one of these; None = there are several, and that of plain jobs where there is none.
+        shown_lane: The lane that is shown, or the only one.
     """
 
     def __init__(self) -> None:
@@ -32,7 +34,8 @@ class WaitingJobs:
         self._lane_names: dict[str, LaneName] = {}
         self._plain = Lane()
         self._shown: LaneName | None = None
-        self._only: LaneName | None = PLAIN_LANE
+        self.only_lane: LaneName | None = PLAIN_LANE
+        self.shown_lane: LaneName | None = PLAIN_LANE
         self._narrow: ReadyQueue | None = None
         self._are_few = False
         self._gpus_max: int | None = None
@@ -53,17 +56,13 @@ class WaitingJobs:
             return self._lanes[name].queue if name in self._lanes else ReadyQueue((), {})
         return merge_lanes(self._lanes.values())
 
-    @property
-    def shown_lane(self) -> LaneName | None:
-        """The lane that is shown, or the only one that there is; None = there are several."""
-        return self._shown if self._shown is not None else self._only
-
     @contextmanager
     def showing(
         self, name: LaneName, gpus_max: int | None = None, job_ids: AbstractSet[str] | None = None
     ) -> Iterator[None]:
         """Show the jobs of one lane alone, and of these only those that ask for no more GPUs, or only these few."""
         self._shown, self._gpus_max = name, gpus_max
+        self._note_shown_lane()
         lane = self._lanes.get(name)
         if lane is not None and job_ids is not None:
             self._narrow, self._are_few = lane.chosen(job_ids), True
@@ -74,6 +73,7 @@ class WaitingJobs:
         finally:
             self._shown = self._narrow = None
             self._are_few = False
+            self._note_shown_lane()
 
     def lane_of(self, job_id: str) -> LaneName | None:
         """Return the lane of a ready job."""
@@ -159,7 +159,7 @@ class WaitingJobs:
         if lane is None:
             # That of most clusters keeps its orders while no job waits: building them costs more than one more job.
             lane = self._lanes[name] = self._plain if name == PLAIN_LANE else Lane()
-            self._count_lanes()
+            self._note_shown_lane()
         self._lane_names[job_id] = name
         lane.put(pending_view(job))
 
@@ -171,8 +171,9 @@ class WaitingJobs:
         lane.remove(job_id)
         if not lane:
             del self._lanes[name]
-            self._count_lanes()
+            self._note_shown_lane()
 
-    def _count_lanes(self) -> None:
-        """Note which lane is the only one: that is asked several times in every decision."""
-        self._only = next(iter(self._lanes), PLAIN_LANE) if len(self._lanes) <= 1 else None
+    def _note_shown_lane(self) -> None:
+        """Find which lane is shown, or the only one: that is asked several times in every decision."""
+        self.only_lane = next(iter(self._lanes), PLAIN_LANE) if len(self._lanes) <= 1 else None
+        self.shown_lane = self.only_lane if self._shown is None else self._shown

@@ -60,10 +60,8 @@ ASKED_PER_TURN_MAX = 16
 
 def needs_turns(state: ClusterState) -> bool:
     """Say whether the policy is to be asked more than once: there are classes, tenants, or chosen devices."""
-    lanes = state.waiting.lanes
-    if state.tenants.rules is not None or state.register.prioritized:
-        return True
-    return len(lanes) > 1 or (len(lanes) == 1 and PLAIN_LANE not in lanes)
+    has_classes = state.tenants.rules is not None or bool(state.register.prioritized)
+    return has_classes or state.waiting.only_lane != PLAIN_LANE
 
 
 def decide_in_turns(

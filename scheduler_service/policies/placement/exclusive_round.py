@@ -8,11 +8,11 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Protocol
 
 from scheduler_service.core.cluster_view.capacity import resident_on
-from scheduler_service.core.cluster_view.inventory import Inventory, Kind, kind_of
+from scheduler_service.core.cluster_view.inventory import Kind, kind_of
 from scheduler_service.core.cluster_view.ledger import Ledger
 from scheduler_service.core.cluster_view.remaining_time_queue import RemainingTimeGroup, Turn, shape_of
 from scheduler_service.core.cluster_view.step_times import step_ms_of
@@ -58,22 +58,17 @@ class ImpossibleShapes:
     """Which shapes of jobs could not start on the empty cluster, as far as they were looked at.
 
     Attributes:
+        looked_at: The shapes that were.
         reasons: Why, by shape.
     """
 
     def __init__(self) -> None:
-        self._looked_at: set[object] = set()
+        self.looked_at: set[object] = set()
         self.reasons: dict[object, Reason] = {}
-
-    def __len__(self) -> int:
-        return len(self._looked_at)
-
-    def __contains__(self, shape: object) -> bool:
-        return shape in self._looked_at
 
     def put(self, shape: object, reason: Reason | None) -> None:
         """Note why a shape could not start, or (None) that it could."""
-        self._looked_at.add(shape)
+        self.looked_at.add(shape)
         if reason is not None:
             self.reasons[shape] = reason
 
@@ -105,11 +100,11 @@ class ExclusiveRound:
         choose: Which of the free GPUs of one kind a job takes; None = no set of them that it could take. Asked for
             reasons too: what it returns is not taken before the job starts.
         placed: Called with what a job that starts takes.
-        room_maker: Makes the rules by which running jobs make room, when the first job finds too few free GPUs; None =
-            none do.
+        room_maker: Makes the rules by which running jobs make room; None = none do.
 
     Attributes:
         ledger: What this round has given away.
+        room_maker: Those rules.
         orders: What it asks of running jobs, so that waiting ones can start.
         rooms_made: Jobs that wait for GPUs which others leave for them.
         rooms_opened: Those of them after which jobs that found no GPUs may find some.
@@ -125,43 +120,24 @@ class ExclusiveRound:
         self.ledger = Ledger(view)
         self.orders: list[Stop | Reshape] = []
         self.rooms_made = self.rooms_opened = 0
+        self.room_maker = room_maker(self.ledger) if room_maker is not None else None
         self._view, self._free_before = view, view.index.free_gpu_ids
         self._choose_gpus, self._placed = choose, placed
-        self._make_room_maker = room_maker
-        self._free_known: dict[Kind, dict[str, list[str]]] | None = None
-        self._free_counts: dict[Kind, int] = {}
+        self._free = free_by_kind_and_node(view) if self._free_before else {}
+        self._free_counts = {kind: sum(map(len, nodes.values())) for kind, nodes in self._free.items()}
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
         self._tables: dict[object, tuple[Candidate, ...]] = {}
-        self._recall: Callable[[], ImpossibleShapes] = ImpossibleShapes
+        self._impossible = ImpossibleShapes()
         self._asked: tuple[JobRequest, Kind, tuple[int, int] | None] | None = None
-
-    @cached_property
-    def _kinds(self) -> Inventory:
-        """What the GPUs are, counted at the first use."""
-        return self._view.index.inventory
-
-    @cached_property
-    def room_maker(self) -> RoomMaker | None:
-        """The rules by which running jobs make room, made at the first use."""
-        return self._make_room_maker(self.ledger) if self._make_room_maker is not None else None
-
-    @property
-    def _free(self) -> dict[Kind, dict[str, list[str]]]:
-        """The free GPUs, sorted at the first use."""
-        if self._free_known is None:
-            self._free_known = free_by_kind_and_node(self._view)
-            self._free_counts = {kind: sum(map(len, nodes.values())) for kind, nodes in self._free_known.items()}
-        return self._free_known
 
     def widest(self) -> int:
         """Return how many free GPUs one job could get at most."""
         if not self.ledger.free_count():
             return 0
-        free = self._free
         if self._view.nodes_per_job_max != 1:
             return max(self._free_counts.values(), default=0)
-        return max((max(map(len, nodes.values())) for nodes in free.values() if nodes), default=0)
+        return max((max(map(len, nodes.values())) for nodes in self._free.values() if nodes), default=0)
 
     def has_failed(self, shape: object) -> bool:
         """Return whether a job of this shape found no free GPUs."""
@@ -211,7 +187,7 @@ class ExclusiveRound:
         """Return why a job of a shape waits that finds too few GPUs."""
         reason = self._failed.get(shape)
         if reason is None:
-            is_known = shape in self._impossible
+            is_known = shape in self._impossible.looked_at
             impossible = self._impossible.reasons.get(shape) if is_known else self.impossible(request)
             reason = self._failed[shape] = impossible or self._full(request)
         return reason
@@ -219,7 +195,7 @@ class ExclusiveRound:
     def wait_reasons(self, groups: Collection[RemainingTimeGroup]) -> Mapping[object, Reason]:
         """Return the same of the jobs of these groups, by shape."""
         impossible, found = self.impossible_reasons(groups), dict[object, Reason]()
-        is_full = not self.ledger.free_count() or not self._free or not any(self._free_counts.values())
+        is_full = not self.ledger.free_count() or not any(self._free_counts.values())
         if is_full and not self._failed and not impossible:  # as in most rounds
             return {group.shape: _too_few_free(group.request.gpus, 0) for group in groups}
         for group in groups:
@@ -245,7 +221,7 @@ class ExclusiveRound:
         """Return why no job can start any more, or None while a GPU is free."""
         if self.ledger.free_count() or not self._view.gpus:
             return None
-        return Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(self._view.gpus)})
+        return _cluster_full(len(self._view.gpus))
 
     def take(self, gpu_ids: Iterable[str]) -> None:
         """Remove GPUs from the free ones, for a job that was or will be placed otherwise; others are ignored."""
@@ -254,10 +230,11 @@ class ExclusiveRound:
             if gpu_id not in self._free_before:
                 continue
             entry = self._view.gpus[gpu_id]
-            on_node = self._free.get(kind_of(entry.gpu), {}).get(entry.node_id, [])
+            kind = kind_of(entry.gpu)
+            on_node = self._free.get(kind, {}).get(entry.node_id, [])
             if gpu_id in on_node:
                 on_node.remove(gpu_id)
-                self._free_counts[kind_of(entry.gpu)] -= 1
+                self._free_counts[kind] -= 1
 
     def is_impossible(self, request: JobRequest) -> bool:
         """The job could not start on the empty cluster either: it must not block those behind it."""
@@ -266,27 +243,22 @@ class ExclusiveRound:
     def impossible(self, request: JobRequest) -> Reason | None:
         """Return why the job could not start on the empty cluster, or None when it could."""
         shape, known = shape_of(request), self._impossible
-        if shape not in known:
-            known.put(shape, impossible_reason(self._view, self._kinds, request))
+        if shape not in known.looked_at:
+            known.put(shape, impossible_reason(self._view, self._view.index.inventory, request))
         return known.reasons.get(shape)
 
     def impossible_reasons(self, groups: Collection[RemainingTimeGroup]) -> Mapping[object, Reason]:
         """Return why jobs of these groups could not start on the empty cluster, by shape, where they could not."""
         known = self._impossible
         for group in groups:
-            if group.shape not in known:
+            if group.shape not in known.looked_at:
                 self.impossible(group.request)
         reasons = known.reasons
         return {group.shape: reasons[group.shape] for group in groups if group.shape in reasons} if reasons else {}
 
-    def recall_impossible(self, recall: Callable[[], ImpossibleShapes]) -> None:
+    def recall_impossible(self, known: ImpossibleShapes) -> None:
         """Go on from what earlier rounds found of jobs by shape, on the same nodes and predictions; it is added to."""
-        self._recall = recall
-
-    @cached_property
-    def _impossible(self) -> ImpossibleShapes:
-        """Why jobs could not start on the empty cluster, by shape, recalled when the first one waits."""
-        return self._recall()
+        self._impossible = known
 
     def _execution_order(self, request: JobRequest, kind: Kind) -> tuple[float, Kind]:
         """Order kinds by predicted step time; unknown ones last."""
@@ -326,10 +298,9 @@ class ExclusiveRound:
 
     def _full(self, request: JobRequest) -> Reason:
         """Return what is missing now: GPUs, room on their hosts, or only the way in which the policy spreads."""
-        free = self._free
         if not any(self._free_counts.values()):
             return _too_few_free(request.gpus, 0)
-        fitting = {kind: nodes for kind, nodes in free.items() if self._fits_kind(request, kind)}
+        fitting = {kind: nodes for kind, nodes in self._free.items() if self._fits_kind(request, kind)}
         nodes_max = self._view.nodes_per_job_max or None
         by_kind = [sorted(map(len, nodes.values()), reverse=True) for nodes in fitting.values()]
         gpus_free = max((sum(counts[:nodes_max]) for counts in by_kind), default=0)
@@ -355,8 +326,8 @@ class ExclusiveRound:
 
     def _fits_every_gpu(self, request: JobRequest) -> bool:
         """Every kind of GPU has the memory for a job, and it asks nothing of the hosts."""
-        asks_hosts = without_host(request) != request
-        return not asks_hosts and all(fits_alone(self._view, request, gpu) for gpu in self._kinds.gpus.values())
+        asks_hosts, kinds = without_host(request) != request, self._view.index.inventory.gpus
+        return not asks_hosts and all(fits_alone(self._view, request, gpu) for gpu in kinds.values())
 
     def _candidate(self, request: JobRequest, gpu_id: str) -> Candidate:
         obstacle = self._obstacle(request, gpu_id)
@@ -376,6 +347,12 @@ class ExclusiveRound:
         node = self._view.nodes[entry.node_id]
         has_room = self.ledger.host_fits(node, request, gpus_here=1, gpus=request.gpus)
         return None if has_room else host_reason(request)
+
+
+@lru_cache(maxsize=1_024)
+def _cluster_full(gpus_in_cluster: int) -> Reason:
+    """Return one object for all that wait for it, round after round."""
+    return Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": gpus_in_cluster})
 
 
 @lru_cache(maxsize=1_024)

@@ -86,7 +86,7 @@ def sized(request: JobRequest, gpus: int) -> JobRequest:
 
 def ranked(gpu_ids: Iterable[str]) -> tuple[Assignment, ...]:
     """Give the ranks 0, 1, 2 ... to GPUs in this order."""
-    return tuple(Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids))
+    return tuple([Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids)])
 
 
 def fits_alone(view: SchedulingView, request: JobRequest, gpu: Gpu) -> bool:

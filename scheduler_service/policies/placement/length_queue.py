@@ -8,7 +8,6 @@ reason, or in a short queue for that of their shape.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -34,8 +33,9 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
         round_: Where single jobs may go.
     """
     jobs, decisions = view.index.pending_by_id, list[Decision]()
-    round_.recall_impossible(partial(_known_impossible, view))
-    candidates, has_shrunk, is_full = _candidates(queue, round_, None), False, not round_.widest()
+    round_.recall_impossible(_known_impossible(view))
+    widest = round_.widest()
+    candidates, has_shrunk, is_full = _candidates(queue, round_, None, widest), False, not widest
     while candidates:
         turn = heappop(candidates)
         if is_full and (held := _promise_vacant(queue, round_, turn, jobs[turn[2]])) is not None:
@@ -51,20 +51,20 @@ def decide_long_queue(view: SchedulingView, queue: GroupedQueue, round_: Exclusi
         decision = round_.decide(jobs[turn[2]])
         if round_.rooms_opened > rooms_opened:
             decisions.append(decision)
-            candidates, has_shrunk = _candidates(queue, round_, turn), False
+            candidates, has_shrunk = _candidates(queue, round_, turn, round_.widest()), False
         elif isinstance(decision, Start) or round_.rooms_made > rooms_made:
             # Nor does room that is made, where no GPU is left over: nearly always.
             decisions.append(decision)
             has_shrunk = True
             if not is_full and not round_.widest():
                 # All that could have started were candidates; by width those are soon found that still have a chance.
-                candidates, has_shrunk, is_full = _candidates(queue, round_, turn), False, True
+                candidates, has_shrunk, is_full = _candidates(queue, round_, turn, 0), False, True
             elif (later := queue.next_after(turn)) is not None:
                 heappush(candidates, later)
-    if len(decisions) == len(view.pending):
+    if len(decisions) == len(jobs):
         return decisions
     decided = frozenset(decision.job_id for decision in decisions)
-    is_short = len(view.pending) < QUEUE_LONG_MIN
+    is_short = len(jobs) < QUEUE_LONG_MIN
     reasons = _reasons_now(queue, round_) if is_short else round_.impossible_reasons(queue.all_groups())
     return [*decisions, HoldRest(queue=view.pending, decided=decided, reason=_rest_reason(round_), reasons=reasons)]
 
@@ -81,10 +81,9 @@ def _promise_vacant(queue: GroupedQueue, round_: ExclusiveRound, turn: Turn, job
     return Hold(job_id=turn[2], reason=Reason(code="GPU_RELEASING", gpu_ids=plan.releasing_gpu_ids))
 
 
-def _candidates(queue: GroupedQueue, round_: ExclusiveRound, after: Turn | None) -> list[Turn]:
+def _candidates(queue: GroupedQueue, round_: ExclusiveRound, after: Turn | None, widest: int) -> list[Turn]:
     """Return the next job of every group that may start, or have room made for it, as a heap."""
-    widest, room_maker = round_.widest(), round_.room_maker
-    found: list[Turn] = []
+    room_maker, found = round_.room_maker, list[Turn]()
     for gpus, heads in queue.heads.items():
         may_start = gpus <= widest
         for head in heads:
@@ -135,7 +134,7 @@ def _known_impossible(view: SchedulingView) -> ImpossibleShapes:
     name = (_known_impossible, view.nodes_per_job_max, view.index.prediction_changes.count)
     notes = view.index.counted_arrays.notes
     known = notes.get(name)
-    if not isinstance(known, ImpossibleShapes) or len(known) > SHAPES_MAX:
+    if not isinstance(known, ImpossibleShapes) or len(known.looked_at) > SHAPES_MAX:
         for other in [one for one in notes if isinstance(one, tuple) and one[0] is _known_impossible]:
             del notes[other]
         notes[name] = known = ImpossibleShapes()

@@ -78,7 +78,7 @@ class PreemptionPlanner:
         changed = (*left, *plan.gpu_ids)
         for gpu_id in changed:
             self._held.pop(gpu_id, None)
-        self._forget_vacant(changed)
+        self._vacant.forget_nodes(changed)
         if self._long_running is not None:
             self._long_running.change(left=left, promised=plan.gpu_ids)
         is_opening = bool(left) or self._may_open(plan.victims)
@@ -164,7 +164,7 @@ class PreemptionPlanner:
         plan = self._vacant_anywhere(request, kind) if self._view.nodes_per_job_max <= 1 else None
         if plan is not None and self._long_running is not None:
             self._promised.update(plan.gpu_ids)
-            self._forget_vacant(plan.gpu_ids)
+            self._vacant.forget_nodes(plan.gpu_ids)
             self._long_running.promise(plan.gpu_ids)
         return plan
 
@@ -172,10 +172,6 @@ class PreemptionPlanner:
         """Return the plan of a job for which vacant GPUs suffice, where that is seen at once."""
         chosen = self._vacant.cheapest(request, kind)
         return plan_of(chosen) if chosen is not None else None
-
-    def _forget_vacant(self, gpu_ids: Iterable[str]) -> None:
-        entries = map(self._view.gpus.__getitem__, gpu_ids)
-        self._vacant.forget_nodes([(entry.node_id, kind_of(entry.gpu)) for entry in entries])
 
     def _on_one_node(self, request: JobRequest, kind: Kind) -> PreemptionPlan | None:
         best: PreemptionPlan | None = None

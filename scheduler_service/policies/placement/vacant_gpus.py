@@ -91,10 +91,12 @@ class VacantGpus:
             return None
         return cheapest_vacant(self.anywhere(kind), gpus, is_one_node=nodes_max == 1)
 
-    def forget_nodes(self, places: Iterable[tuple[str, Kind]]) -> None:
-        """Find what is vacant there anew: some of it was promised, or jobs leave."""
-        for place in places:
-            self._on_node.pop(place, None)
+    def forget_nodes(self, gpu_ids: Iterable[str]) -> None:
+        """Find what is vacant on the nodes of these GPUs anew: some of it was promised, or jobs leave."""
+        if not self._on_node:  # as mostly: vacant GPUs anywhere sufficed
+            return
+        for entry in map(self._view.gpus.__getitem__, gpu_ids):
+            self._on_node.pop((entry.node_id, kind_of(entry.gpu)), None)
 
     def forget_order(self) -> None:
         """Put all that is vacant in order anew: there is more than before."""

@@ -17,7 +17,7 @@ from scheduler_service.core.jobs.job_records import JobRecord
 from scheduler_service.core.jobs.job_shapes import shape_of
 from scheduler_service.core.records import JobRequest, Phase, Reason, Share
 from scheduler_service.policies import tiresias
-from scheduler_service.policies.placement import exclusive_round, free_gpus, length_queue
+from scheduler_service.policies.placement import exclusive_round, free_gpus, length_queue, preemption
 from scheduler_service.policies.placement.preemption import PreemptionPlanner
 from scheduler_service.policies.placement.shape_speeds import shape_speeds
 from scheduler_service.policies.placement.vacant_gpus import VacantGpus
@@ -217,6 +217,25 @@ def test_a_round_that_stops_a_job_leaves_nothing_to_the_garbage_collector(
         gc.enable()
 
 
+@pytest.mark.parametrize(("kind", "copies"), [(events.JobStopped, 3), (events.JobFinished, 2)])
+def test_the_record_of_a_job_is_copied_no_more_than_its_end_takes(
+    kind: type[events.AttemptReport], copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = full_of_served_jobs()
+    [stop] = [one for one in play.submit("new") if isinstance(one, StopJob)]
+    copied, with_values = list[str](), JobRecord.with_values
+
+    def count(record: JobRecord, changes: dict[str, Any]) -> JobRecord:
+        copied.append(record.job_id)
+        return with_values(record, changes)
+
+    monkeypatch.setattr(JobRecord, "with_values", count)
+    play.report(
+        kind, stop.job_id, **({"exit_class": "checkpointed"} if kind is events.JobStopped else {"steps_done": 1})
+    )
+    assert copied.count(stop.job_id) == copies  # its steps, that it was preempted, and its end
+
+
 def test_jobs_that_are_promised_vacant_gpus_look_at_no_node_and_at_free_gpus_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -230,10 +249,16 @@ def test_jobs_that_are_promised_vacant_gpus_look_at_no_node_and_at_free_gpus_onc
         return widest(round_)
 
     monkeypatch.setattr(VacantGpus, "on_node", refuse)
+    monkeypatch.setattr(preemption, "kind_of", refuse)  # for forgetting what was found there
     monkeypatch.setattr(exclusive_round.ExclusiveRound, "widest", count)
     assert not play.tell(events.TimerFired)
     assert {play.code(f"new-{number}") for number in range(4)} == {"GPU_RELEASING"}
-    assert len(asked) == 2  # for the round, and for its candidates
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("name", [{"gpu_id": "g0"}, {"gpu_id": "MIG-0", "device": "a100 1g.5gb"}])
+def test_the_kind_of_a_gpu_is_found_once(name: dict[str, str]) -> None:
+    assert kind_of(gpu(**name)) is kind_of(gpu(**name))
 
 
 @pytest.mark.parametrize("gpus", [1, 4])

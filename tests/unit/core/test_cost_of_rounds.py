@@ -14,6 +14,7 @@ import pytest
 
 from cotenant.device_sharing import DeviceSharing
 from scheduler_service.core import events
+from scheduler_service.core.cluster_view.cluster_index import FreshIndex
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import HoldRest, Start
 from scheduler_service.core.engine import SchedulerEngine
@@ -89,6 +90,25 @@ def test_while_free_gpus_suffice_no_running_job_is_looked_at_for_stopping(
     assert [type(decision) for decision in policy.decide(seen)] == [Start]
     with pytest.raises(AssertionError, match="looked at"):
         policy.decide(view(nodes=[node("n0", 1)], holding=holding, waiting=waiting, predictions=known))
+
+
+def test_what_every_round_asks_of_a_state_is_at_hand_and_stays_true_as_nodes_come_and_go() -> None:
+    play = Play("fifo", nodes=3, gpus=2)
+    index = play.engine._index
+    names = ("free_gpu_ids", "single_job_gpu_ids", "reported", "checkpointed_job_ids", "lost_ratios")
+    at_hand = {name: getattr(index, name) for name in names}
+    assert all(getattr(index, name) is one for name, one in at_hand.items())  # none is made for an answer
+    for number in range(3):
+        play.submit(f"j{number}", gpus=1)
+        play.report(events.JobStarted, f"j{number}")
+    play.report(events.JobProgressed, "j0", steps_done=5, window_steps=5, window_ms=50, checkpoint_step=5)
+    play.report(events.JobFinished, "j1", steps_done=10)
+    play.tell(events.NodeForgotten, node_id="n2")
+    play.tell(events.NodeJoined, node=node("a9", 2))
+    seen = replace(play.engine._view(explain=False), index=FreshIndex())
+    assert "a9.0" in at_hand["free_gpu_ids"]
+    assert at_hand["checkpointed_job_ids"] == {"j0"}
+    assert {name: {*one} for name, one in at_hand.items()} == {name: {*getattr(seen.index, name)} for name in names}
 
 
 def reads_of_trial_moves(engine: SchedulerEngine) -> tuple[int, int]:

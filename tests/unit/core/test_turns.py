@@ -15,6 +15,7 @@ from scheduler_service.core.codec import decode, encode
 from scheduler_service.core.decisions import Decision, Hold, Reshape, Stop
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import TenantRulesError
+from scheduler_service.core.queue.lanes import PLAIN_LANE
 from scheduler_service.core.queue.queue_terms import QueueTerms
 from scheduler_service.core.queue.tenants import USED_TENANTS_MAX, TenantRule, TenantRules, TenantUse, parse_tenants
 from scheduler_service.core.reasons.reason_remedies import describe_remedy
@@ -31,6 +32,25 @@ HOUR_MS = 3_600_000
 
 def submit(scene: Play, job_id: str, *, priority: int = 0, **changes: Any) -> None:
     scene.submit(job_id, terms=QueueTerms(priority=priority), **changes)
+
+
+def test_the_lane_that_is_shown_is_the_only_one_or_the_one_that_was_chosen() -> None:
+    scene = Play("fifo", gpus=1)
+    scene.submit("runs")
+    waiting = scene.engine.state.waiting
+    shown = [waiting.shown_lane]
+    for job_id, priority in (("one", 0), ("other", 7)):
+        submit(scene, job_id, priority=priority)
+        shown.append(waiting.shown_lane)
+    assert shown == [PLAIN_LANE, PLAIN_LANE, None]
+    chosen = waiting.lane_of("other")
+    assert chosen is not None
+    with waiting.showing(chosen):
+        shown.append(waiting.shown_lane)
+    shown.append(waiting.shown_lane)
+    scene.tell(events.JobCancelled, job_id="one")
+    assert shown[3:] == [chosen, None]
+    assert waiting.shown_lane == chosen
 
 
 def finish(scene: Play, job_id: str) -> None:
