@@ -144,8 +144,13 @@ def test_a_fault_whose_own_words_fail_is_named_by_its_kind_without_reading_a_fil
             raise AttributeError("words")
 
     monkeypatch.setattr(Leaving, "decide", lambda self, view: (_ for _ in ()).throw(MuteError()))
-    read = list[Any]()
-    monkeypatch.setattr(linecache, "getline", lambda *name: read.append(name) or "")
+    read = list[str]()
+
+    def note(name: str, *_: object) -> str:
+        read.append(name)
+        return ""
+
+    monkeypatch.setattr(linecache, "getline", note)
     engine = played(Leaving())
     assert engine.state.decisions["j0"].reason.code == "POLICY_FAILED"
     assert not read

@@ -181,13 +181,12 @@ def test_an_order_during_a_simulation_is_followed_by_another_one(asker: Asker, m
 def test_who_waited_for_a_simulation_that_took_long_waits_for_no_second_one(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulator(monkeypatch, answering(1_000, "b"))
-    command, begun = start_forecasts.command_line, list[int]()
+    begun = list[int]()
 
     def slow(verb: str, arguments: Sequence[str]) -> list[str]:
         begun.append(asker.now_ms)
         asker.now_ms += start_forecasts.FRESH_MS + 1
-        return command(verb, arguments)
+        return [sys.executable, "-c", answering(1_000, "b"), *arguments]
 
     monkeypatch.setattr(start_forecasts, "command_line", slow)
     assert asker.about("b").expected_start.wait_ms == 1_000
