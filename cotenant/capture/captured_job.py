@@ -55,6 +55,7 @@ class CapturedJob:
         parameters: Of the networks in the graph.
         covered_ratio: Share of all optimizers' parameters that the graph holds.
         notes: What a reader must know, one sentence each.
+        unseen_batch: Of a graph of one batch whose inputs do not all begin with it; 0 = they do, or it is open.
     """
 
     graph: bytes
@@ -72,7 +73,7 @@ class CapturedJob:
     gathered_ratio: float = 0.0
     planned_steps: int = 0
     processes: int = 1
-    exported_batch: int = 0
+    unseen_batch: int = 0
 
     def summary(self) -> str:
         """Returns what was found in one line."""
@@ -94,9 +95,9 @@ class CapturedJob:
         if self.sharded_ranks:
             found["sharded_ranks"] = self.sharded_ranks
             found |= {"gathered_ratio": self.gathered_ratio} if self.gathered_ratio else {}
-        if self.exported_batch:
-            # In a graph of one batch no dimension says which it is: images in a list begin with their channels.
-            found["dimension_bindings"] = {"batch": self.exported_batch}
+        if self.unseen_batch:
+            # No dimension of a graph of one batch says which it is: images in a list begin with their channels.
+            found["dimension_bindings"] = {"batch": self.unseen_batch}
         return found | ({"input_wait_ms": self.input_wait_ms} if self.input_wait_ms else {})
 
     def progress_keys(self) -> dict[str, int]:
@@ -228,7 +229,7 @@ def _as_job(outcome: ScriptOutcome, graph: bytes) -> CapturedJob:
         batches_per_step=min(passes, result["loaded_batches"] or passes),
         planned_steps=result["planned_steps"],
         processes=result["world_size"],
-        exported_batch=result["micro_batch_size"] if result["is_batch_fixed"] else 0,
+        unseen_batch=result["unseen_batch"],
     )
 
 

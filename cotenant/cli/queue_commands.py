@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import click
 
@@ -75,12 +75,21 @@ def retry(session: Session, /, jobs: tuple[str, ...], force: bool) -> None:
 
 def _require_ended_repetitions(known: Iterable[scheduling_pb2.Job], job_ids: Collection[str]) -> None:
     """Refuse to let a script run twice at once, in one folder and with one checkpoint of its own."""
-    for job in known:
-        if job.spec.retry_of in job_ids and job.phase not in ENDED:
+    jobs, asked = {job.job_id: job for job in known}, frozenset(job_ids)
+    for job in jobs.values():
+        if job.phase not in ENDED and (former := asked.intersection(_repeated_by(job, jobs))):
             raise InputError(
-                f"{job.spec.retry_of} was handed in again: {job.job_id} is {phase_name(job)}",
+                f"{min(former)} was handed in again: {job.job_id} is {phase_name(job)}",
                 remedy=f"cotenant cancel {job.job_id} first, or hand another job in by cotenant submit",
             )
+
+
+def _repeated_by(job: scheduling_pb2.Job, jobs: Mapping[str, scheduling_pb2.Job]) -> Iterator[str]:
+    """Yields the job that another one repeats, and what that one repeated before."""
+    former, left = job.spec.retry_of, len(jobs)
+    while former and left:
+        yield former
+        former, left = jobs[former].spec.retry_of if former in jobs else "", left - 1
 
 
 @click.command(epilog="Example:  cotenant alter job-12 --priority high --time-limit 4h")

@@ -16,9 +16,14 @@ _TORCH: Final = re.compile(
     re.M,
 )
 _CUT: Final = re.compile(
-    r"COTENANT_(?:SUB_BATCH|ACCUMULATION_STEPS)\b|\bsub_batch(?:es)?\(|\bjob\.accumulation_steps\("
+    r"COTENANT_(?:SUB_BATCH|ACCUMULATION_STEPS)\b|\bsub_batch(?:es)?\(|\w(?<!\bself)\.accumulation_steps\("
+    r"|^[ \t]*from[ \t]+[\w.]*job[ \t]+import[ \t]*(?:\([^)]{0,2000}|[^#\n]{0,2000})"
+    r"\b(?:sub_batch(?:es)?|accumulation_steps)\b",
+    re.M,
 )
 """How a script learns in how many passes it is to make a step: `cotenant/job.py`, or the variables."""
+_HELPER: Final = re.compile(r"^def sub_batches\(", re.M)
+"""Of `cotenant/job.py` and its copies, which could cut a batch for a script that asks them for nothing but progress."""
 _FROM: Final = re.compile(r"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[\w \t,]*)", re.M)
 _IMPORT: Final = re.compile(r"^[ \t]*import[ \t]+([\w. \t,]+)", re.M)
 
@@ -35,28 +40,30 @@ def imports_torch(script: Path, folder: Path) -> bool:
 
 def cuts_batches(script: Path, folder: Path) -> bool:
     """Reads the same; whether any of it asks in how many passes it is to make a step."""
-    return any(_CUT.search(text) for text in _texts(script, folder))
+    own, *imported = _texts(script, folder)
+    return any(_CUT.search(text) for text in (own, *(text for text in imported if not _HELPER.search(text))))
+
+
+def read_text(file: Path) -> str:
+    """Reads a file of 1 MiB at most, whatever it is; empty = it cannot be read, or is larger."""
+    try:
+        if not file.is_file() or file.stat().st_size > SCRIPT_BYTES_MAX:
+            return ""
+        return file.read_text(encoding="utf-8-sig", errors="replace")
+    except (OSError, ValueError):
+        return ""
 
 
 def _texts(script: Path, folder: Path) -> Iterator[str]:
     waiting, seen = [script], {script}
     while waiting:
         file = waiting.pop(0)
-        text = _read(file)
+        text = read_text(file) if file.suffix == ".py" else ""
         yield text
         for found in _imported_files(text, file, (script.parent, folder)):
             if found not in seen and len(seen) < FILES_MAX:
                 seen.add(found)
                 waiting.append(found)
-
-
-def _read(file: Path) -> str:
-    try:
-        if file.suffix != ".py" or not file.is_file() or file.stat().st_size > SCRIPT_BYTES_MAX:
-            return ""
-        return file.read_text(encoding="utf-8-sig", errors="replace")
-    except (OSError, ValueError):
-        return ""
 
 
 def _imported_files(text: str, file: Path, folders: Iterable[Path]) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from cotenant.capture.captured_job import CapturedJob, capture_script, missing_f
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.cli.active_environment import with_python_of_here
 from cotenant.cli.capture_command import capture_here, tell_captured
-from cotenant.cli.script_imports import cuts_batches, imports_torch
+from cotenant.cli.script_imports import FILES_MAX, cuts_batches, imports_torch, read_text
 from cotenant.cli.session import Session, tell
 from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import InputError, ProgramError
@@ -34,7 +34,10 @@ _SOURCES = "src"
 _SEVERAL_MACHINES = ("--nnodes", "--nnode", "--num_machines", "--num-machines", "--node-rank", "--node_rank")
 _PYTHON = re.compile(r"python[0-9.]*")
 _WITHOUT_GRAPH = "submit it without a graph"
-_CUT_BY_FLAG = re.compile(r"\{(?:sub_batch|accumulation_steps)\}|COTENANT_(?:SUB_BATCH|ACCUMULATION_STEPS)")
+_CUT_BY_FLAG = re.compile(r"\{(?:sub_batch|accumulation_steps)\}")
+_CUT_BY_VARIABLE = re.compile(r"COTENANT_(?:SUB_BATCH|ACCUMULATION_STEPS)")
+_NAMED_SCRIPT = re.compile(r"(?<![\w./-])[\w./-]{1,200}?\.py\b")
+_NAMED_MODULE = re.compile(r"(?<!\S)-m[ =]([\w.]+)")
 _FILLED_IN = re.compile(r"\{(?:sub_batch|accumulation_steps|checkpoint_dir|resume)\}")
 
 
@@ -123,10 +126,19 @@ def is_torch_script(command: Sequence[str], directory: Path) -> bool:
 
 
 def takes_whole_batch(command: Sequence[str], directory: Path) -> bool:
-    """Tells whether nothing in a command, or in the Python script that it starts, would cut a batch."""
-    if any(_CUT_BY_FLAG.search(word) for word in command):
+    """Tells whether nothing in a command, in the files that it names or in the Python scripts of both cuts a batch.
+
+    Behind whatever starts a script: a shell's file, several machines, another launcher.
+    """
+    files = [directory / word.rpartition("=")[2] for word in command[:FILES_MAX] if not word.endswith(".py")]
+    texts = [" ".join(command), *map(read_text, files)]
+    if _CUT_BY_FLAG.search(texts[0]) or any(_CUT_BY_VARIABLE.search(text) for text in texts):
         return False
-    return not any(cuts_batches(script, folder) for script, folder in _scripts(command, directory))
+    modules = (name.replace(".", "/") for text in texts for name in _NAMED_MODULE.findall(text))
+    named = [name for text in texts for name in _NAMED_SCRIPT.findall(text)]
+    named += [f"{path}{end}" for path in modules for end in (".py", "/__main__.py")]
+    places = ((folder / name, folder) for folder in (directory, directory / _SOURCES) for name in named[:FILES_MAX])
+    return not any(cuts_batches(*place) for place in (*_scripts(command, directory), *places))
 
 
 def _scripts(command: Sequence[str], directory: Path) -> Iterator[tuple[Path, Path]]:

@@ -16,8 +16,10 @@ _LOSSES = (
     r"bce|mse|mae|rmse|nll|nce|ce|kl|elbo|ppl|perplexity|focal|huber|dice|hinge|ctc|mlm|cost|objective|verlust|perte"
     r"|pinball|quantile|triplet|contrastive|info_?nce|xent|cross[_-]?entropy|wasserstein|deviance|p[eé]rdida|perda|perdita|strata|потери|损失|損失|손실"
 )
+# Right before a loss it is what the number counts, and no kind of loss: `640 samples loss 0.3`.
+_UNITS = "(?:samples|images|examples|tokens|frames|records|rows|files|documents|users|pairs|items)"
 _OF_TRAINING = (
-    rf"(?![a-z _-]{{0,20}}(?:val|test|eval|dev))(?:(?:train(?:ing)?[ _/-])?(?:{_LOSSES})"
+    rf"(?![a-z _-]{{0,20}}(?:val|test|eval|dev|held[ _-]?out))(?!{_UNITS}\b)(?:(?:train(?:ing)?[ _/-])?(?:{_LOSSES})"
     r"|(?:(?:train(?:ing)?|total|running|avg|average|mean) )?(?:[a-z]{1,12}[ _-]){0,2}loss)"
 )
 _LOSS = rf"[\[(|:,;-]?\s{{0,4}}[\"']?{_OF_TRAINING}[\"']?\s{{0,2}}[:=\uff1a]?\s{{0,2}}-?[0-9]{{1,9}}[.,][0-9]"

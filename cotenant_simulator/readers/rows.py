@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def read_header(path: Path) -> tuple[str, ...]:
     if not header:
         raise TraceError(path, "is empty; a trace is a CSV file with a header line")
     names = tuple(name.strip() for name in header)
-    twice = [name for name in names if name and names.count(name) > 1]
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
     if twice:
         raise TraceError(path, f"has the column {twice[0]} twice; give each a name of its own, or remove one")
     return names

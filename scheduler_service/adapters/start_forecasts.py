@@ -139,16 +139,21 @@ class StartForecasts:
                 for _ in range(_SIMULATIONS_MAX):
                     if (fresh := self._fresh(job_id)) is not None:
                         return fresh
-                    await asyncio.shield(self._simulated())
+                    found = await asyncio.shield(self._simulated())
+                    if self._is_about(found, job_id):  # even if it took longer than it stays fresh
+                        return found
         if self._newest is None:
             raise ForecastError("it is being simulated; ask again in some seconds")
         return self._newest
 
     def _fresh(self, job_id: str) -> Forecast | None:
         newest = self._newest
-        if newest is None or self.now_ms() - newest.as_of_ms > FRESH_MS or newest.orders != self._orders:
+        if newest is None or self.now_ms() - newest.as_of_ms > FRESH_MS:
             return None
-        return newest if job_id in newest.waits else None
+        return newest if self._is_about(newest, job_id) else None
+
+    def _is_about(self, forecast: Forecast, job_id: str) -> bool:
+        return forecast.orders == self._orders and job_id in forecast.waits
 
     def _simulated(self) -> asyncio.Task[Forecast]:
         if self._running is None or self._running.done():

@@ -58,6 +58,7 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
         exported, facts["is_batch_fixed"], facts["left_out"], links = _export(torch, calls, *sizes)
     facts["pads_sequences"], facts["kept_numbers"] = sequences.are_met, kept.names[:NAMES_MAX]
     facts["batch_fixed_at"] = constants.place if facts["is_batch_fixed"] else ""
+    facts["unseen_batch"] = sizes[0] if facts["is_batch_fixed"] and not _all_begin_with(torch, calls, sizes[0]) else 0
     facts["networks"] = _names([call.module for call in links if call.has_parameters])
     path = recorder.folder / EXPORT_FILE
     torch.export.save(exported, str(path))
@@ -67,6 +68,12 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
 def _other_size(loader_sizes: list[int], size: int) -> int:
     """What a loader says where it never says the size of the batch; 0 = it does, or there is none."""
     return loader_sizes[-1] if loader_sizes and size not in loader_sizes else 0
+
+
+def _all_begin_with(torch: Any, calls: list[Call], size: int) -> bool:
+    """Whether a graph of one batch shows it: where its inputs begin with other sizes nothing tells which it is."""
+    tensors = tensors_of(torch, [(call.args, call.kwargs) for call in calls])
+    return all(each.shape[0] == size for each in tensors if each.dim())
 
 
 def _take_off_precision(module: Any) -> None:

@@ -122,7 +122,7 @@ def _look_ms(
     except POLICY_FAULTS as error:
         note_failed(state, policy, error)
         return 0
-    return at_ms
+    return max(at_ms, 0)  # of minus infinity no multiple can be taken
 
 
 def _does(

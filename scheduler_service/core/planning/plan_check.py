@@ -115,7 +115,8 @@ def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decision
 
 def _is_clean(check: _Check, holds: HoldMany) -> bool:
     ids = set(holds.job_ids)
-    return len(ids) == len(holds.job_ids) and ids <= check.pending.keys() and ids.isdisjoint(check.decided)
+    is_once = len(ids) == len(holds.job_ids) and not check.has_rest
+    return is_once and ids <= check.pending.keys() and ids.isdisjoint(check.decided)
 
 
 def _is_true_rest(check: _Check, rest: HoldRest) -> bool:

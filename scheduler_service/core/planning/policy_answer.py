@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Integral
 from pathlib import PurePath
-from traceback import extract_tb
+from traceback import walk_tb
 
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.decisions import Decision, HoldMany, Placement, Reshape, Start
+from scheduler_service.core.errors import POLICY_FAULTS
 from scheduler_service.core.jobs.job_records import RejectedDecision, with_history
 from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Assignment, Reason
@@ -50,7 +51,11 @@ def answer_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
 
 def describe_fault(policy: Policy, error: BaseException) -> str:
     """Return what a policy has raised, with the line of its own file where that was."""
-    return f"{type(error).__name__}: {error!s:.400}{_place(policy, error)}"
+    try:
+        words = f"{error!s:.400}"
+    except POLICY_FAULTS:  # its own words may have a bug too
+        words = "it has no words"
+    return f"{type(error).__name__}: {words}{_place(policy, error)}"
 
 
 def note_failed(state: ClusterState, policy: Policy, error: BaseException) -> None:
@@ -61,7 +66,7 @@ def note_failed(state: ClusterState, policy: Policy, error: BaseException) -> No
 def _place(policy: Policy, error: BaseException) -> str:
     code = getattr(getattr(type(policy), "decide", None), "__code__", None)
     own = code.co_filename if code is not None else ""
-    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == own]
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == own]
     return f" ({'/'.join(PurePath(own).parts[-2:])}:{lines[-1]})" if lines else ""
 
 

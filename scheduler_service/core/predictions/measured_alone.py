@@ -97,6 +97,9 @@ def with_measured(
             for size, one in known.items()
         },
         step_ms={(1, size): one.step_ms for size, one in known.items()},
+        # Ranges are those of predictions, of which what was measured knows nothing.
+        step_ms_lower=0.0,
+        step_ms_upper=0.0,
         memory_triple=None,
         level=Level.OBSERVED,
         in_domain=True,

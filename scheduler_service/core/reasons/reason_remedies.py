@@ -13,6 +13,7 @@ _MEASURE = (
     "next to a long job that is paused meanwhile; --share any accepts what is not known."
 )
 _SMALLER = "A smaller --batch-size, a --memory that you know to suffice, or a GPU with more memory."
+_CUT = "or --cuts-batch, if its program can make a step in several passes (job.sub_batches)."
 _ROOM = "A job that ends, or another GPU (`cotenant gpus` shows who holds them)."
 _SHARE_ROOM = "A job that ends, another GPU, or consent to share (--share safe)."
 
@@ -72,6 +73,7 @@ REMEDIES: Mapping[str, str] = {
 }
 """By code; what is missing changes by itself, or by the jobs that the reason names."""
 
+_FITS_IN_PASSES = ("MEMORY_EXCEEDS_GPU", "MEMORY_LIKELY_EXCEEDS_GPU", "MEMORY_DOES_NOT_FIT", "PEAK_EXCEEDS_GPU")
 _OPERATORS_MEANS = re.compile("`cotenant (?:nodes|policies) [^`]*`|the scheduler's --tenants file")
 
 
@@ -89,6 +91,9 @@ def describe_remedy(reason: Reason, request: JobRequest) -> str:
     remedy = REMEDIES.get(reason.code, "")
     if remedy and remedy in describe_reason(reason):
         return ""
+    is_whole = request.takes_whole_batch and request.share is not Share.NEVER
+    if reason.code in _FITS_IN_PASSES and is_whole and request.global_batch_size > request.gpus:
+        remedy = f"{remedy.removesuffix('.')}, {_CUT}"
     return remedy.replace(" JOB`", f" {request.job_id}`")
 
 

@@ -75,3 +75,36 @@ def test_a_stage_that_did_not_end_makes_no_stated_steps(tmp_path: Path) -> None:
     reading = LogProgress(log, "", None, 60)
     reading.read_to_end(1)
     assert reading.steps_by_last_line("", 60) == 30
+
+
+def bars(*named: tuple[str, int], behind: str = " bce 0.3") -> str:
+    return "".join(f"{name} {step}/{total}{behind}\n" for name, total in named for step in range(5, total + 1, 5))
+
+
+def pieces(form: str) -> str:
+    return "".join(form.format(each, piece) for each in (1, 2, 3) for piece in range(5, 21, 5))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (pieces("pass {0}/3 chunk {1}/20 gain 0.3\n"), 60),
+        (pieces("read file {0}/3 part {1}/20\n") + bars(("step", 20)), 20),
+        (pieces("corpus {0}/3: shard {1}/20 written\n") + bars(("step", 20)), 20),
+        (bars(("[AE] step", 40), ("[CLF] step", 20)), 60),
+        (bars(("train step", 40), ("dev step", 20)), 40),
+        (bars(("train step", 40), ("held-out batch", 20)), 40),
+        (bars(("Downloading shard", 20), ("step", 40)), 40),
+        ("".join(f"{number} steps done, mean loss 0.3\n" for number in range(10, 61, 10)), 60),
+        ("".join(f"{number} samples loss 0.3\n" for number in range(10, 51, 10)), 0),
+        ("".join(f"{number} tokens seen loss 0.3\n" for number in range(10, 51, 10)), 0),
+        ("".join(f"{number} | held out loss 0.3\n" for number in range(10, 51, 10)), 0),
+        ("".join(f"[{number:05}] image loss 0.3\n" for number in range(10, 51, 10)), 50),
+    ],
+)
+def test_logs_that_look_alike_count_what_they_mean(tmp_path: Path, text: str, expected: int) -> None:
+    log = tmp_path / "out.log"
+    log.write_text(text)
+    reading = LogProgress(log, "", None, 60)
+    reading.read_to_end(1)
+    assert reading.steps_by_last_line("", 60) == expected

@@ -57,6 +57,7 @@ RESULT: dict[str, Any] = {
     "is_batch_fixed": False,
     "batch_dimension": 0,
     "batch_fixed_at": "",
+    "unseen_batch": 0,
     "frozen_parameters": 0,
     "asked_calls": 0,
     "frozen_inside": 0,
@@ -366,12 +367,12 @@ def test_images_in_a_list_are_told_what_can_be_done_about_another_batch() -> Non
     assert "x.shape" not in note  # no list has it
 
 
-@pytest.mark.parametrize("is_fixed", [True, False])
-def test_a_graph_of_one_batch_is_told_with_that_batch_which_no_dimension_of_images_in_a_list_is(is_fixed: bool) -> None:
-    outcome = outcome_with({"is_batch_fixed": is_fixed, "accumulation": 2})
+@pytest.mark.parametrize("batch", [4, 0])
+def test_a_graph_of_one_batch_is_told_with_that_batch_where_its_inputs_do_not_show_it(batch: int) -> None:
+    outcome = outcome_with({"is_batch_fixed": True, "unseen_batch": batch, "accumulation": 2})
     settings = captured_job._as_job(outcome, read_graph(GRAPH)).settings()
     assert settings["batch_size"] == 8
-    assert settings.get("dimension_bindings") == ({"batch": 4} if is_fixed else None)
+    assert settings.get("dimension_bindings") == ({"batch": 4} if batch else None)
 
 
 @pytest.mark.parametrize(("name", "count"), [("dropped_passes", 7), ("asked_calls", 1)])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from cotenant.capture.in_script.input_gradients import note_dropped, without_dropped
 from cotenant.capture.in_script.recorder import Recorder
 from cotenant.capture.in_script.step_window import Window, find_window
 
@@ -124,3 +127,34 @@ def test_a_pass_for_gradients_of_inputs_that_no_pass_of_training_is_like_is_a_pa
         recorder.uninstall()
     window = find_window(recorder.calls, recorder.steps, [optimizer], is_whole=True)
     assert (window.accumulation, window.dropped_passes, len(window.calls)) == (1, 0, 3)
+
+
+def call(**changes: Any) -> Any:
+    """What is known of a call in the second of three passes, with two weights that learn."""
+    known = {"group": 1, "asks_of_input": True, "learning": {1, 2}, "is_dropped": False, "has_parameters": True}
+    return SimpleNamespace(**{**known, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "zeroed", "is_dropped"),
+    [
+        ({}, {1, 2, 3}, True),
+        ({}, {1, 3}, False),  # the gradient of a weight is kept
+        ({"group": 0}, {1, 2}, False),  # a step has used it
+        ({"group": 2}, {1, 2}, False),  # it comes later
+        ({"asks_of_input": False}, {1, 2}, False),
+    ],
+)
+def test_a_pass_is_thrown_away_where_all_its_weights_forget_it_before_a_step(
+    changes: dict[str, Any], zeroed: set[int], is_dropped: bool
+) -> None:
+    found = call(**changes)
+    note_dropped([found], zeroed, begin=1, end=2)
+    assert found.is_dropped is is_dropped
+
+
+def test_a_pass_counts_where_one_of_its_calls_does_and_where_none_is_left() -> None:
+    dropped, kept, loss = call(is_dropped=True), call(), call(has_parameters=False)
+    assert without_dropped([[dropped, loss], [kept, loss]]) == ([[kept, loss]], 1)
+    assert without_dropped([[dropped, kept], [kept]]) == ([[dropped, kept], [kept]], 0)
+    assert without_dropped([[dropped], [dropped]]) == ([[dropped], [dropped]], 0)

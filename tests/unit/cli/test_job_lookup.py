@@ -184,6 +184,19 @@ def test_a_job_whose_repetition_has_not_ended_is_not_handed_in_once_more(
     assert "handed in again" not in cotenant("retry", "job-41").err
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_job_whose_repetition_was_itself_repeated_is_not_handed_in_beside_that(
+    cotenant: CommandLine, scheduler: FakeScheduler, is_known: bool
+) -> None:
+    for number, phase in enumerate(("FAILED", "FAILED", "RUNNING"), start=41):
+        add(scheduler, f"job-{number}", scheduling_pb2.JobPhase.Value(f"JOB_PHASE_{phase}"))
+        scheduler.jobs[f"job-{number}"].spec.retry_of = f"job-{number - 1}"  # of job-40 nothing is known any more
+    if not is_known:
+        del scheduler.jobs["job-42"]
+    told = cotenant("retry", "job-41").err
+    assert ("job-41 was handed in again: job-43 is running" in told) is is_known
+
+
 def test_a_job_may_wait_for_all_that_fit_a_pattern_and_for_an_array_by_its_id(scheduler: FakeScheduler) -> None:
     for number, phase in enumerate((scheduling_pb2.JOB_PHASE_FINISHED, scheduling_pb2.JOB_PHASE_PENDING), start=61):
         add(scheduler, f"job-{number}", phase)

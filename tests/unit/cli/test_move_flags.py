@@ -1,7 +1,8 @@
-"""How a job's owner states what a move costs, refuses an early start of its next attempt, and says it frees memory."""
+"""What a job's owner states of its moves, its memory and its batch: in a job file, or by flags."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
 
 COMMAND = ["python", "train.py"]
+
+
+@pytest.fixture
+def submission(cotenant: CommandLine, scheduler: FakeScheduler) -> tuple[CommandLine, FakeScheduler]:
+    """The command line, and what it hands jobs in to."""
+    return cotenant, scheduler
 
 
 @pytest.mark.parametrize(
@@ -48,3 +55,26 @@ def test_that_a_job_releases_memory_is_said_in_its_file_or_by_a_flag(
     assert request.spec.releases_memory
     with pytest.raises(InputError):
         parse_job({"command": COMMAND, "releases_memory": "often"}, folder=Path())
+
+
+@pytest.mark.parametrize(
+    ("cuts_batch", "script", "expected"),
+    [
+        (True, "", False),
+        (False, "job.sub_batches(batch)", True),
+        (None, "job.sub_batches(batch)", False),
+        (None, "", True),
+    ],
+)
+def test_that_a_job_cuts_no_batch_is_said_in_its_file_or_by_a_flag_or_read_off_its_script(
+    cuts_batch: bool | None, script: str, expected: bool, submission: tuple[CommandLine, FakeScheduler], tmp_path: Path
+) -> None:
+    cotenant, scheduler = submission
+    (tmp_path / "train.py").write_text(script)
+    said = {} if cuts_batch is None else {"cuts_batch": cuts_batch}
+    (tmp_path / "job.yaml").write_text(json.dumps({"name": "job", "command": COMMAND, "steps": 5, **said}))
+    flags = ["--cuts-batch" if cuts_batch else "--whole-batch"] * len(said)
+    for words in ([str(tmp_path / "job.yaml")], ["--workdir", str(tmp_path), *flags, "--", *COMMAND]):
+        assert cotenant("submit", "--name", "job", *words).code == 0
+    specs = [item.spec for item in scheduler.seen if isinstance(item, scheduling_pb2.SubmitJobRequest)]
+    assert [job_request("job", spec).takes_whole_batch for spec in specs] == [expected] * 2

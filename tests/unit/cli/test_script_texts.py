@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from cotenant import job
 from cotenant.cli.submit_capture import is_torch_script, takes_whole_batch
 
 TORCH = "import torch\n"
+CUTTING = "from cotenant import job\nparts = job.sub_batches(batch)\n"
+HELPER = Path(job.__file__).read_text()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,16 @@ def test_a_script_behind_flags_of_python_and_a_module_are_looked_into(
     [
         (["python", "train.py"], {"train.py": TORCH}, True),
         (["python", "train.py"], {"train.py": "from cotenant import job\nparts = job.sub_batches(batch)\n"}, False),
-        (["python", "train.py"], {"train.py": "import loop\n", "loop.py": "from job import sub_batch\n"}, True),
+        (["python", "train.py"], {"train.py": "import loop\n", "loop.py": "from job import sub_batch\n"}, False),
+        (["python", "train.py"], {"train.py": "from cotenant.job import (\n  report,\n  sub_batches as cut)\n"}, False),
+        (["python", "train.py"], {"train.py": "from own_job import accumulation_steps\n"}, False),
+        (["python", "train.py"], {"train.py": "from settings import accumulation_steps\n"}, True),
+        (["python", "train.py"], {"train.py": "import job as j\npasses = j.accumulation_steps()\n"}, False),
+        (["python", "train.py"], {"train.py": "passes = self.accumulation_steps()\n"}, True),
+        (["python", "train.py"], {"train.py": "print(f'{sub_batch} {accumulation_steps}')\n"}, True),
+        (["python", "train.py"], {"train.py": "import job\njob.report(1)\n", "job.py": HELPER}, True),
+        (["python", "train.py"], {"train.py": "import job\njob.sub_batches(x)\n", "job.py": HELPER}, False),
+        (["python", "train.py"], {"train.py": HELPER + "sub_batches(x)\n"}, False),
         (["python", "train.py"], {"train.py": "import loop\n", "loop.py": "size = job.sub_batch(64)\n"}, False),
         (["torchrun", "train.py"], {"train.py": "size = os.environ['COTENANT_SUB_BATCH']\n"}, False),
         (["python", "-m", "own"], {"own/__main__.py": "passes = job.accumulation_steps()\n"}, False),
@@ -110,6 +123,16 @@ def test_a_script_behind_flags_of_python_and_a_module_are_looked_into(
         (["python", "train.py", "--passes={accumulation_steps}"], {}, False),
         (["bash", "-c", "python train.py --micro $COTENANT_SUB_BATCH"], {}, False),
         (["bash", "run.sh"], {}, True),
+        (["bash", "run.sh"], {"run.sh": "python train.py --part $COTENANT_SUB_BATCH\n"}, False),
+        (["bash", "run.sh"], {"run.sh": "exec python -u train.py\n", "train.py": CUTTING}, False),
+        (["bash", "run.sh"], {"run.sh": "exec python -u train.py\n", "train.py": TORCH}, True),
+        (["bash", "-c", "python -m own.train"], {"own/train.py": CUTTING}, False),
+        (["bash", "-c", "python -m own.train"], {"src/own/train.py": CUTTING}, False),
+        (["python", "train.py", "--config=run.yaml"], {"run.yaml": "part: ${oc.env:COTENANT_SUB_BATCH}\n"}, False),
+        (["torchrun", "--nnodes=2", "train.py"], {"train.py": CUTTING}, False),
+        (["torchrun", "-m", "own.train"], {"own/train.py": CUTTING}, False),
+        (["mpirun", "-n", "2", "python", "-I", "train.py"], {"train.py": CUTTING}, False),
+        (["deepspeed", "train.py"], {"train.py": CUTTING}, False),
         (["./absent"], {}, True),
     ],
 )  # fmt: skip
@@ -117,6 +140,16 @@ def test_a_batch_is_taken_whole_where_no_text_asks_in_how_many_passes_it_is_to_b
     words: list[str], files: dict[str, str], expected: bool, tmp_path: Path
 ) -> None:
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert takes_whole_batch(words, tmp_path) is expected
+
+
+@pytest.mark.parametrize("text", ["a" * 900_000, "a.py " * 180_000, "from job import (" * 50_000, "-m " * 300_000])
+def test_what_a_large_file_names_is_looked_for_in_time_that_grows_with_its_size(text: str, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(text)
+    (tmp_path / "train.py").write_text(text)
+    begin_s = time.process_time()
+    takes_whole_batch(["bash", "run.sh"], tmp_path)
+    takes_whole_batch(["python", "train.py"], tmp_path)
+    assert time.process_time() - begin_s < 20.0  # some tenths; with the square of the size it is hours

@@ -8,13 +8,14 @@ import pytest
 
 from scheduler_service.core.cluster_view.remaining_time_queue import GroupedQueue, RemainingTimeQueue, ServiceQueue
 from scheduler_service.core.cluster_view.view import PendingJob
-from scheduler_service.core.decisions import HoldRest
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
 from scheduler_service.core.jobs.job_shapes import shape_of
+from scheduler_service.core.planning.plan_check import check_plan
 from scheduler_service.core.records import JobRequest, Reason, Share
 from scheduler_service.policies.pairing import sharing_queue
 from scheduler_service.policies.placement import length_queue
 from tests.support.engine_play import Play
-from tests.support.scheduling import DEVICE, explained, job, pending, prediction, store
+from tests.support.scheduling import DEVICE, explained, job, pending, prediction, store, view
 
 
 def test_jobs_of_one_shape_share_a_reason_and_the_others_read_the_common_one() -> None:
@@ -22,6 +23,15 @@ def test_jobs_of_one_shape_share_a_reason_and_the_others_read_the_common_one() -
     reasons = {shape_of(wide): Reason(code="NO_FREE_GPU")}
     rest = HoldRest(queue=[], reason=Reason(code="CLUSTER_FULL"), reasons=reasons)
     assert [rest.reason_of(one).code for one in (wide, narrow)] == ["NO_FREE_GPU", "CLUSTER_FULL"]
+
+
+@pytest.mark.parametrize("later", [Hold, HoldMany])
+def test_nothing_more_is_decided_about_a_job_that_the_rest_holds(later: type[Decision]) -> None:
+    reason, seen = Reason(code="NO_FREE_GPU"), view(waiting=[pending(job("a")), pending(job("b"))])
+    named = {"job_ids": ("a",)} if later is HoldMany else {"job_id": "a"}
+    decisions = [HoldRest(queue=seen.pending, reason=reason), later(reason=reason, **named)]
+    plan = check_plan(seen, {one.request.job_id: one for one in seen.pending}, decisions)
+    assert [one.reason.code for one in plan.rejections] == ["DECIDED_TWICE"]
 
 
 def test_every_job_of_a_long_queue_reads_the_reason_of_its_shape() -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler_service.core.predictions.measured_alone import MeasuredAlone, with_measured
 from scheduler_service.core.records import Level
 from tests.support.engine_play import Play
-from tests.support.scheduling import GIB, prediction
+from tests.support.scheduling import DEVICE, GIB, prediction
 
 
 def test_a_reliable_prediction_keeps_its_memory_and_utilization_when_the_job_was_measured() -> None:
@@ -45,3 +46,11 @@ def test_a_reliable_prediction_is_corrected_by_a_utilization_outside_its_range(
         seen.append(known.utilization_ratio)
     assert seen == [1.0, known_ratio]
     assert known.memory == sure.memory
+
+
+def test_what_was_measured_takes_the_place_of_a_doubtful_prediction_and_of_its_range() -> None:
+    doubtful = prediction("k", step_ms={(1, 1): 5.0}, step_ms_lower=4.0, step_ms_upper=6.0, in_domain=False)
+    one = MeasuredAlone(step_ms=300.0, memory_peak_bytes=GIB, utilization_ratio=0.2)
+    found = with_measured("k", DEVICE, doubtful, {1: one})
+    assert found is not None
+    assert (found.step_ms, found.step_ms_lower, found.step_ms_upper) == ({(1, 1): 300.0}, 0.0, 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -125,6 +127,34 @@ def test_a_policy_that_cannot_say_when_it_is_to_be_asked_is_asked_always_and_nam
 def test_an_instant_may_be_a_number_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Halting, "next_look_ms", lambda self, view: numpy.int64(60_000))
     assert not played(Halting()).state.rejected
+
+
+def test_an_instant_before_all_others_is_the_next_multiple(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Halting, "next_look_ms", lambda self, view: -math.inf)
+    engine = played(Halting())
+    assert engine.state.jobs["j0"].phase is Phase.STARTING
+    assert not engine.state.rejected
+
+
+def test_a_fault_whose_own_words_fail_is_named_by_its_kind_without_reading_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise AttributeError("words")
+
+    monkeypatch.setattr(Leaving, "decide", lambda self, view: (_ for _ in ()).throw(MuteError()))
+    read = list[str]()
+
+    def note(name: str, *_: object) -> str:
+        read.append(name)
+        return ""
+
+    monkeypatch.setattr(linecache, "getline", note)
+    engine = played(Leaving())
+    assert engine.state.decisions["j0"].reason.code == "POLICY_FAILED"
+    assert not read
+    assert engine.state.rejected[-1].detail.startswith("MuteError: it has no words (core/test_policy_answers.py:")
 
 
 def test_a_policy_that_cannot_say_whether_its_answer_stands_is_asked_and_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from cotenant.quantities import parse_duration_ms
 from scheduler_service.core.event_handling.job_events import RESTARTING_EXIT_CLASSES
 from scheduler_service.core.reasons.reason_remedies import describe_remedy
 from scheduler_service.core.reasons.reason_texts import REASON_TEXTS, describe_reason, format_quantity
-from scheduler_service.core.records import Reason
+from scheduler_service.core.records import Reason, Share
 from tests.support.cases import for_each
 from tests.support.policy_contract import faults_of_reason, has_unit, required_of
 from tests.support.scheduling import GIB, job
@@ -112,6 +113,24 @@ def test_no_sentence_leaves_the_choice_of_number_to_its_reader(code: str) -> Non
         numbers = dict.fromkeys(required_of(code) - {"jobs", "gpus"}, count)
         assert "(s)" not in describe_reason(Reason(code=code, numbers=numbers))
     assert "(s)" not in describe_reason(Reason(code=code))
+
+
+@pytest.mark.parametrize(
+    ("changes", "helps"),
+    [
+        ({"takes_whole_batch": True}, True),
+        ({"takes_whole_batch": False}, False),
+        ({"takes_whole_batch": True, "share": Share.NEVER}, False),
+        ({"takes_whole_batch": True, "global_batch_size": 1}, False),
+    ],
+)
+def test_a_job_whose_script_seems_to_cut_no_batch_is_told_how_to_say_that_it_does(
+    changes: dict[str, Any], helps: bool
+) -> None:
+    request = job(**{"global_batch_size": 8, **changes})
+    needs = Reason(code="MEMORY_EXCEEDS_GPU", numbers={"needed_bytes": 9 * GIB, "gpu_memory_bytes": 8 * GIB})
+    assert ("--cuts-batch" in describe_remedy(needs, request)) is helps
+    assert "--cuts-batch" not in describe_remedy(Reason(code="QUOTA"), request)
 
 
 def test_a_remedy_names_the_job_itself() -> None:

@@ -162,6 +162,16 @@ def test_a_node_says_by_the_label_of_feature_discovery_how_its_gpus_are_shared(
     assert [node.gpus[0].sharing for node in made.nodes] == [sharing, resources_pb2.DEVICE_SHARING_UNSPECIFIED]
 
 
+def test_no_job_of_another_engine_is_tried_or_started_in_passes() -> None:
+    state = read(plugin_node("n1", gpus=2), bound(pod_row("a", None, gpus=1), "n1"), pod_row("b", None, gpus=1))
+    made = make_snapshot(state, [job for job in state.jobs if not job.held_slots], now_ms=0)
+    rows = [*(row.job for row in made.running), *(row.job for row in made.pending)]
+    assert [(row.job_id, row.no_trial, row.takes_whole_batch) for row in rows] == [
+        ("team/a", True, True),
+        ("team/b", True, True),
+    ]
+
+
 def test_several_time_sliced_gpus_are_not_given_out_and_that_is_said() -> None:
     state = read(plugin_node("n1", gpus=2, replicas=4))
     assert state.nodes == ()

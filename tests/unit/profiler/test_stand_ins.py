@@ -44,6 +44,7 @@ def described(function: Callable[[Tensor], Tensor], folder: Path) -> GraphDescri
         lambda values: torch.polygamma(1, values),
         lambda values: torch.hypot(values, values),
         lambda values: torch.normal(values, 0.5),
+        lambda values: values + torch.normal(0.0, 0.5, (_SIZE, _SIZE)),
         lambda values: torch.cummax(values, -1)[0],
         lambda values: values.cumprod(dim=-1),
         lambda values: values.median(),
@@ -62,6 +63,7 @@ def test_functions_of_numbers_are_read_with_the_shapes_that_they_have(
     ("function", "products"),
     [
         (lambda values: torch.cdist(values, values), 1),
+        (lambda values: torch.cdist(values, values[:, : _SIZE // 2]), 0.5),
         (lambda values: torch.linalg.solve(values, values), 1),
         (lambda values: torch.linalg.solve_triangular(values, values, upper=False), 1),
         (torch.linalg.cholesky, 1),
@@ -74,7 +76,7 @@ def test_functions_of_numbers_are_read_with_the_shapes_that_they_have(
     ],
 )
 def test_linear_algebra_is_read_as_products_of_matrices(
-    function: Callable[[Tensor], Tensor], products: int, tmp_path: Path
+    function: Callable[[Tensor], Tensor], products: float, tmp_path: Path
 ) -> None:
     graph = described(function, tmp_path)
     assert graph.unshaped_nodes == 0

@@ -11,6 +11,9 @@ from scheduler_service.adapters.policy_fault_log import PolicyFaultLog
 from scheduler_service.core import events
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.jobs.job_records import RejectedDecision
+from scheduler_service.core.records import Reason
+from scheduler_service.core.state import ClusterState
 from tests.support.scheduling import job, node
 
 
@@ -60,3 +63,16 @@ def test_what_a_stored_state_remembers_is_not_logged_again(caplog: pytest.LogCap
     assert engine.state.rejected
     PolicyFaultLog(state=lambda: engine.state).batch_handled()
     assert not caplog.records
+
+
+def test_of_a_batch_what_a_policy_raised_is_told_before_what_was_refused_beside_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    state = ClusterState(seed=0, ended_jobs_max=1)
+    log = PolicyFaultLog(state=lambda: state)
+    for code in ("JOB_NOT_PENDING", "POLICY_FAILED", "DECIDED_TWICE"):
+        rejected = RejectedDecision(at_ms=1, policy="own", job_id="j0", reason=Reason(code=code), detail=code.lower())
+        state.rejected.append(rejected)
+    log.batch_handled()
+    assert told(caplog.records) == [("ERROR", "policy_failed", "policy_failed")]
+    assert vars(caplog.records[0])["count"] == 3

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
+
+from google.protobuf.descriptor import FieldDescriptor
 
 from cotenant.v1 import scheduling_pb2
+from scheduler_service.core.records import JobRequest
+from scheduler_service.grpc_api.snapshots import translate_snapshot
 from scheduler_service.grpc_api.snapshots.row_columns import RowColumns
 from tests.support.cases import for_each
 from tests.support.random_snapshots import SnapshotMaker, break_somewhere
@@ -62,3 +67,29 @@ def test_what_no_row_states_is_asked_of_none() -> None:
     assert columns.stating_any(("queue", "array_index"), ("settings",)) == [False, False]
     assert columns.stating_any(("queue", "priority"), ("settings",)) == [False, True]
     assert [row.names for row in asked] == [["gpus", "priority"]] * 2
+
+
+_OF_REQUESTS = {one.name for one in fields(JobRequest)}
+_VALUES = {
+    FieldDescriptor.TYPE_BOOL: True,
+    FieldDescriptor.TYPE_INT32: 3,
+    FieldDescriptor.TYPE_INT64: 3,
+    FieldDescriptor.TYPE_DOUBLE: 0.5,
+    FieldDescriptor.TYPE_STRING: "text",
+}
+
+
+@for_each(
+    "field",
+    [
+        field.name
+        for field in scheduling_pb2.SnapshotJob.DESCRIPTOR.fields
+        if field.name in _OF_REQUESTS and field.type in _VALUES and not field.is_repeated
+    ],
+)
+def test_what_a_row_states_of_a_job_is_known_of_it_by_row_and_by_column(field: str) -> None:
+    value = _VALUES[scheduling_pb2.SnapshotJob.DESCRIPTOR.fields_by_name[field].type]
+    stating, silent = scheduling_pb2.SnapshotJob(**{field: value}), scheduling_pb2.SnapshotJob()  # type: ignore[arg-type]
+    for read in (translate_snapshot.request, lambda row: translate_snapshot.requests(RowColumns([row]))[0]):
+        assert getattr(read(stating), field) == value
+        assert getattr(read(silent), field) != value

@@ -178,6 +178,21 @@ def test_an_order_during_a_simulation_is_followed_by_another_one(asker: Asker, m
     assert asyncio.run(ask()).waits["b"].wait_ms == 2_000
 
 
+def test_who_waited_for_a_simulation_that_took_long_waits_for_no_second_one(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = list[int]()
+
+    def slow(verb: str, arguments: Sequence[str]) -> list[str]:
+        begun.append(asker.now_ms)
+        asker.now_ms += start_forecasts.FRESH_MS + 1
+        return [sys.executable, "-c", answering(1_000, "b"), *arguments]
+
+    monkeypatch.setattr(start_forecasts, "command_line", slow)
+    assert asker.about("b").expected_start.wait_ms == 1_000
+    assert len(begun) == 1
+
+
 def test_a_job_that_came_after_the_newest_simulation_is_simulated_when_it_is_asked_about(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
