@@ -26,6 +26,7 @@ from cotenant.cli.settings import state_folder
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import CotenantError
+from cotenant.counted_nouns import agreed
 from cotenant.extras import EXTRAS, NEEDED_AT_START, NEEDED_LATER, TORCH, missing_modules
 from cotenant.programs import run_captured
 from cotenant.system_clock import now_ms
@@ -219,7 +220,7 @@ def check_nodes(session: Session) -> Iterator[Finding]:
         yield Finding(check="nodes", state="warning", found="none has joined", remedy="start an agent")
     else:
         gpus = sum(len(node.gpus) for node in nodes)
-        yield Finding(check="nodes", state="ok", found=f"{len(nodes)} with {gpus} devices")
+        yield Finding(check="nodes", state="ok", found=agreed(f"{len(nodes)} with {gpus} device(s)"))
     yield from check_node_isolation([node for node in nodes if node.connected])
 
 

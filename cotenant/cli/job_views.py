@@ -230,7 +230,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
             f"{steps_done_text(job)} of {known_steps(job) or 'an unknown number'}"
             + (f", loss {job.loss:.4g}" if job.loss else ""),
         ),
-        *training_end_lines(job),
+        *(training_end_lines(job) if job.phase not in ENDED or job.training_end.reached else ()),
         ("attempt", f"{job.attempt}, restarts {job.restarts}, out of memory {job.out_of_memory_count}"),
         ("times", _times_text(job)),
         ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {_nodes_text(job)}"),

@@ -154,11 +154,11 @@ def simulate_draws(
     error: float,
     seeds: int,
 ) -> list[ShadowRun]:
-    """Return one run for each seed; how far it is, is said on the way."""
-    runs = []
+    """Return one run for each seed; how far it is, is said on a terminal."""
+    runs, is_shown = [], sys.stderr.isatty()
     for seed in range(seeds):
-        sys.stderr.write(f"\rseed {seed + 1} of {seeds}")
+        if is_shown:
+            sys.stderr.write(f"\rseed {seed + 1} of {seeds}" + "\n" * (seed + 1 == seeds))
         drawn = draw_demands(jobs, known, max_slowdown_ratio=max_slowdown_ratio, seed=seed)
         runs.append(simulate_draw(drawn, machines, policy=policy, error=error, seed=seed))
-    sys.stderr.write("\n")
     return runs

@@ -38,6 +38,8 @@ def run_pollux_rules(workload: Path, profiles: Path | None, policy: str, cluster
     if policy not in POLICIES:
         raise PolluxRulesError(f"under Pollux' rules there is no policy {policy!r}; there are {', '.join(POLICIES)}")
     shape = read_cluster_shape(cluster)
+    if profiles is None and not workload.is_file():
+        raise WorkloadError(f"{workload}: is no file; name a workload (docs/pollux_rules.md)")
     submitted = read_workload(workload, read_applications(profiles or find_profiles(workload)))
     too_large = next((job for job in submitted if job.gpus > shape.gpus), None)
     if too_large is not None and policy not in ELASTIC_POLICIES:

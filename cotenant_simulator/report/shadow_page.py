@@ -56,8 +56,8 @@ def _assumption(report: Mapping[str, Any]) -> str:
         f"{told} is taken for one of the jobs measured in {report['measured']} ({report['device']}), drawn "
         f"{report['seeds']} times; figures are means with the least and the most of all draws. Predictions err by "
         f"{_share(report['prediction_error_ratio'])}; every job accepts {_share(report['max_slowdown_ratio'])} longer "
-        f"steps. Jobs of several GPUs are not shared. Not sharing alone changes how long they "
-        f"wait, but also the order in which {report['policy']} starts them (docs/shadow.md)."
+        f"steps. Jobs of several GPUs are not shared. How long jobs wait changes by sharing and by the order in which "
+        f"{report['policy']} starts them (docs/shadow.md)."
     )
 
 

@@ -85,7 +85,7 @@ def status_command(settings: Settings, output: str) -> None:
 
 def _as_lines(answer: dict[str, Any]) -> str:
     lines = [
-        f"windows     {answer['stretches']:,} of {answer['jobs']:,} jobs, {answer['file_bytes']:,} bytes",
+        f"windows     {answer['stretches']:,}, of {answer['jobs']:,} jobs, {answer['file_bytes']:,} bytes",
         f"rows        {answer['solo_rows']:,} alone, {answer['pair_rows']:,} of pairs",
         f"arrived     {_date(answer['oldest_ms'])} to {_date(answer['newest_ms'])}",
         f"kept        {answer['days_kept']} days, at most {answer['rows_max']:,}",

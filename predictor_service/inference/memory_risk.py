@@ -86,13 +86,13 @@ def _notices(jobs: Sequence[PairJob], estimates: Sequence[Estimate]) -> Iterator
     if counted:
         yield Notice(
             code="NO_TRAINED_MODEL",
-            message=f"no risk: the memory of {', '.join(counted)} is counted, not learned from measurements",
+            message=f"risk not known: the memory of {', '.join(counted)} is counted, not learned from measurements",
         )
     public = [job.job_id for job, each in zip(jobs, estimates, strict=True) if OF_OTHERS in each.unusual_features]
     if public:
         yield Notice(
             code="PUBLIC_MODEL",
-            message=f"no risk: the memory of {', '.join(public)} was learned from what others measured",
+            message=f"risk not known: the memory of {', '.join(public)} was learned from what others measured",
         )
     strange = [
         job.job_id

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from cotenant.command_groups import ListedGroup
 from cotenant.command_run import HELP
+from cotenant.counted_nouns import agreed
 from cotenant.profile_schema import ProfileSchemaError
 from cotenant_profiler import zoo
 from cotenant_profiler.calibrate_command import calibrate_command
@@ -52,7 +53,8 @@ def plan(campaign: Path) -> None:
     runs = build_plan(read_campaign(campaign))
     for run in runs:
         click.echo(f"{run.run_id}  {run.cost_ms / 1000:4.1f} s  {run.label}")
-    click.echo(f"{len(runs)} runs, about {sum(run.cost_ms for run in runs) / 60_000:.0f} minutes", err=True)
+    minutes = sum(run.cost_ms for run in runs) / 60_000
+    click.echo(agreed(f"{len(runs)} run(s), about {minutes:.0f} minute(s)"), err=True)
 
 
 @main.command(epilog="Example:  cotenant profile run profiling/campaigns/small.toml --out results")

@@ -18,6 +18,7 @@ from scheduler_service.policies.placement.reasons import NEAREST_FIRST
 UNITS = ("_ms", "_bytes", "_ratio", "_cores", "_samples", "_count")
 COUNTED = frozenset({"gpus", "jobs", "nodes", "devices", "steps", "restarts", "refusals"})
 """A number whose name holds one of these words counts them: gpus_needed, jobs_on_gpu_max."""
+PARTS_OF_JOBS = frozenset({"first_job", "other_jobs"})
 WITHOUT_UNIT = frozenset({"cost", "micro_batch_size", "restart_limit", "exit_code", "rank"})
 """Names that clients read since before the rule; `cost` is in the policy's own unit, `rank` is no quantity."""
 
@@ -33,7 +34,8 @@ def required_of(code: str) -> frozenset[str]:
     Raises:
         KeyError: The code is not registered.
     """
-    return frozenset(name for _, name, _, _ in Formatter().parse(REASON_TEXTS[code]) if name)
+    names = frozenset(name for _, name, _, _ in Formatter().parse(REASON_TEXTS[code]) if name)
+    return names - PARTS_OF_JOBS | {"jobs"} if names & PARTS_OF_JOBS else names
 
 
 def faults_of_reason(reason: Reason) -> list[str]:

@@ -22,6 +22,7 @@ from scheduler_service.core.queue_events import (
     NodeUncordoned,
     TenantsChosen,
 )
+from scheduler_service.core.reasons.reason_texts import format_quantity
 from scheduler_service.core.records import AfterStop, JobRequest, Phase, Reason, Share
 from scheduler_service.core.state import ClusterState
 
@@ -69,7 +70,8 @@ def alter_job(state: ClusterState, event: JobAltered, step: EventEffects) -> Non
     if job is None:
         return
     terms = job.request.terms
-    limit = f"time limit {event.time_limit_ms / 60_000:g} min" if event.time_limit_ms else "no time limit"
+    limit_ms = event.time_limit_ms
+    limit = f"time limit {format_quantity('time_limit_ms', limit_ms)}" if limit_ms else "no time limit"
     if job.phase in STOPPABLE_PHASES and event.time_limit_ms != terms.time_limit_ms:
         request = replace(job.request, terms=replace(terms, time_limit_ms=event.time_limit_ms))
         state.put_job(_altered(state, job, event, request, limit))

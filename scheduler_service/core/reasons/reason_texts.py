@@ -97,8 +97,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "WORKERS_OUT_OF_BALANCE": "The slowdowns of the workers of {jobs} would differ by {difference_ratio}, and the "
     "policy allows {difference_max_ratio}.",
     "SHARE_NOT_ALLOWED": "Sharing is refused by {jobs} (share: never).",
-    "SLOWDOWN_TOO_HIGH": "On a GPU shared by {jobs} the first of them would be slowed down by {slowdown_ratio}, and it "
-    "accepts {max_slowdown_ratio} (its max_slowdown).",
+    "SLOWDOWN_TOO_HIGH": "Next to {other_jobs}, {first_job} would be slowed down by {slowdown_ratio}, and it accepts "
+    "{max_slowdown_ratio} (its max_slowdown).",
     "OUT_OF_DOMAIN": "What is predicted for {jobs} is outside of what the model was trained on, so it is not used to "
     "share a GPU: the job starts alone when one is free. Once each of two jobs was measured alone they may share on "
     "trial; share: any accepts the prediction.",
@@ -186,17 +186,16 @@ REASON_TEXTS: Mapping[str, str] = {
     # while it is on trial
     "IS_MEASURED": "The job is measured while {jobs} is paused, for {paused_max_ms} at most.",
     "MEASURED_APART": "The job was measured while the other one was paused, and they would not keep what they accept: "
-    "{jobs}, of which the first would be slowed down by {slowdown_ratio} and accepts {max_slowdown_ratio}. It waits "
-    "again.",
+    "{first_job} would be slowed down by {slowdown_ratio}, and it accepts {max_slowdown_ratio}. The job waits again.",
     "NOT_MEASURED_IN_TIME": "The job was to be measured next to {jobs}, and made no step in time that could be. It "
     "waits until it can be measured alone.",
     "ON_TRIAL": "The job is on trial with {jobs} until {until_at_ms}: slowdown {slowdown_ratio} +- {spread_ratio} of "
     "{max_slowdown_ratio} allowed.",
     "TRIAL_PASSED": "The job shares with {jobs} and has passed its trial: slowdown {slowdown_ratio} +- {spread_ratio} "
     "of {max_slowdown_ratio} allowed.",
-    "TRIAL_BROKEN": "The trial is over: {jobs}, of which the first was slowed down by {slowdown_ratio} and accepts "
-    "{max_slowdown_ratio}. The later one goes on elsewhere from its checkpoint, and the pair is not tried again for a "
-    "day.",
+    "TRIAL_BROKEN": "The trial is over: next to {other_jobs}, {first_job} was slowed down by {slowdown_ratio}, and it "
+    "accepts {max_slowdown_ratio}. The later one goes on elsewhere from its checkpoint, and the pair is not tried "
+    "again for a day.",
     "TRIAL_MEMORY": "The trial is over: the memory of {jobs} has grown to {needed_bytes} and the other job leaves "
     "{free_bytes}. The later one goes on elsewhere from its checkpoint.",
     "TRIAL_UNMEASURED": "The trial with {jobs} is over, because one of the two made no step that could be measured. "
@@ -299,6 +298,8 @@ REASON_TEXTS: Mapping[str, str] = {
 }
 """The registered codes -> their sentences; {name} stands for a number of the reason, {jobs} and {gpus} for its ids.
 
+{first_job} and {other_jobs} are those of `jobs` where the sentence is about the first of them.
+
 A reason must bring whatever its sentence names (`tests/support/policy_contract.py`); further numbers are welcome.
 """
 
@@ -342,7 +343,9 @@ def describe_reason(reason: Reason) -> str:
     text += _of_ways(reason.numbers)
     text += _SLICES if "slices_count" in reason.numbers else ""
     numbers = {name: format_quantity(name, value) for name, value in reason.numbers.items()}
-    return agreed(text.format_map(_Fields(numbers, jobs=_named(reason.job_ids), gpus=_named(reason.gpu_ids))))
+    ids = {"jobs": reason.job_ids, "first_job": reason.job_ids[:1], "other_jobs": reason.job_ids[1:]}
+    named = {name: _named(some) for name, some in {**ids, "gpus": reason.gpu_ids}.items()}
+    return agreed(text.format_map(_Fields(numbers | named)))
 
 
 def _of_ways(numbers: Mapping[str, float]) -> str:

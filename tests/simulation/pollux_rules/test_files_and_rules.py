@@ -158,6 +158,8 @@ def test_profiles_are_the_nearest_above_the_workload_or_the_public_ones(
 def test_missing_files_unknown_policies_and_odd_clusters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="cannot be read"):
         run_pollux_rules(tmp_path / "w.csv", tmp_path / "none", "tiresias")
+    with pytest.raises(WorkloadError, match="is no file; name a workload"):
+        run_pollux_rules(tmp_path / "w.csv", None, "tiresias")
     with pytest.raises(PolluxRulesError, match="no policy 'lottery'; there are tiresias, optimus"):
         run_toy(tmp_path, "lottery", "x,0,toy,1,10")
     for text in ("16", "0x4", "4x10", "x4", "5000x4"):

@@ -68,6 +68,13 @@ def test_the_pages_of_a_job_say_when_it_ends(
     assert steps in cotenant("ps").out
 
 
+def test_of_a_job_that_has_ended_no_end_is_foreseen(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    job = scheduler.jobs["job-000002"]
+    job.spec.target_loss, job.phase = 0.5, scheduling_pb2.JOB_PHASE_FINISHED
+    job.training_end.unknown_reason = "3 of at least 8 losses were reported"
+    assert "at least 8 losses" not in " ".join(cotenant("describe", "job-000002").out.split())
+
+
 @pytest.mark.parametrize(
     ("target", "loss", "reached"),
     [("0.5", 0.5, True), ("0.5", 0.51, False), ("0.5", float("nan"), False), ("0.5", float("-inf"), False),

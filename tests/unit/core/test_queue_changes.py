@@ -373,6 +373,8 @@ def test_a_running_jobs_time_limit_is_moved_and_nothing_else_of_it() -> None:
     scene.tell(events.TimerFired)
     assert scene.phase() is Phase.RUNNING, "by the old limit its time is over"
     scene.tell(queue_events.JobAltered, job_id="j0", launch={}, **kept, time_limit_ms=1_000)
+    limits = [line.message for line in scene.engine.state.jobs["j0"].history if line.kind == "alter"]
+    assert limits == ["time limit 10m", "time limit 1.0 s"]
     assert (scene.phase(), scene.engine.state.jobs["j0"].reason.code) == (Phase.STOPPING, "STOPPING_AT_TIME_LIMIT")
 
 

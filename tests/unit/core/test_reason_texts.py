@@ -89,7 +89,7 @@ def test_who_waits_for_the_limit_of_another_job_is_not_told_to_raise_an_own_one(
     other = "job-2" if victim == "job-1" else "job-1"
     numbers = {"slowdown_ratio": 1.33, "max_slowdown_ratio": 0.2}
     reason = Reason(code="SLOWDOWN_TOO_HIGH", numbers=numbers, job_ids=(victim, other))
-    assert f"by {victim}, {other} the first of them" in describe_reason(reason)
+    assert f"Next to {other}, {victim} would be slowed down by 133.0 %" in describe_reason(reason)
     assert "raise" not in describe_reason(reason)
     assert ("--max-slowdown" in describe_remedy(reason, job("job-1"))) is helps
 

@@ -120,6 +120,7 @@ def test_sharing_saves_gpu_hours_and_waits_where_gpus_are_short(tmp_path: Path) 
     first, second = (report(crowd(tmp_path), *flags) for _ in range(2))
     found = json.loads(first.stdout)
     assert first.stdout == second.stdout
+    assert "seed" not in first.stderr, "how far it is belongs on a terminal"
     assert (found["schema"], found["jobs"], [day["day"] for day in found["days"]]) == (
         "cotenant.shadow/1",
         8,
@@ -175,7 +176,7 @@ def test_waits_of_days_are_told_in_days(tmp_path: Path) -> None:
     found = json.loads(report(crowd(tmp_path), "--cluster", "1x8", "--seeds", "2").stdout)
     found["mean_wait_s"]["shared"] = {"mean": 541_490.0, "lower": 59.0, "upper": 7_260.0}
     for text in (as_text(found), as_page(found)):
-        assert "also the order in which sjf_bsbf starts them" in text
+        assert "by the order in which sjf_bsbf starts them" in text
         assert "6d6h (59.0 s to 2h1m)" in text
         assert "541,490" not in text
 
