@@ -62,3 +62,18 @@ def test_a_job_that_was_told_to_stop_after_its_scripts_last_step_is_finished() -
     steps_after(play, (40, 40))
     play.report(events.JobStopped, exit_class="stopped", steps_done=40)
     assert job_of(play).phase is Phase.FINISHED
+
+
+def test_a_job_that_was_told_to_stop_beyond_its_scripts_total_is_not_finished() -> None:
+    play = running()
+    steps_after(play, (40, 60))
+    play.report(events.JobStopped, exit_class="stopped", steps_done=61)
+    assert job_of(play).phase is not Phase.FINISHED
+    assert (job_of(play).reported.script_steps_total, job_of(play).request.steps_total) == (0, 0)
+
+
+def test_a_success_beyond_the_scripts_total_asks_nobody_to_correct_what_nobody_stated() -> None:
+    play = running()
+    steps_after(play, (40, 60))
+    play.report(events.JobFinished, steps_done=61)
+    assert (job_of(play).phase, job_of(play).reason.code) == (Phase.FINISHED, "FINISHED")
