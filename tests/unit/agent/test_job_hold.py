@@ -162,6 +162,17 @@ def test_a_job_with_a_process_elsewhere_is_not_held_whole(recorder: Recorder, le
     assert not hold_of(leader, is_within=False)[0].hold(5_000)
 
 
+def test_what_a_collected_leader_left_in_its_group_is_not_held(recorder: Recorder, leader: int) -> None:
+    """Its number is nobody's any more, and may be given away: the group is not signalled, so its members run."""
+    hold, members = hold_of(leader)
+    ended = subprocess.Popen(SLEEPER, start_new_session=True)
+    hold.groups.add(ended.pid)
+    ended.kill()
+    ended.wait()
+    hold.hold(5_000)
+    assert members.asked == [("", {leader})]
+
+
 @pytest.mark.parametrize("leader", [True, False], indirect=True)
 def test_a_process_is_within_the_groups_that_it_is_in(leader: int) -> None:
     processes = JobProcesses(os.getpid(), [], {}, os.geteuid())
