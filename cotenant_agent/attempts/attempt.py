@@ -113,6 +113,8 @@ class Attempt:
         )
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
         self.spec = spec
+        # Of this agent: they change what is measured as the beginning of a pause does.
+        self.standstills = 0
         self._leader: ProcessIdentity | None = None
         self._shim: ProcessIdentity | None = None
         self._init: ProcessIdentity | None = None
@@ -159,14 +161,14 @@ class Attempt:
     def pause(self) -> AttemptPause:
         """What the shim has written down about pauses."""
         if not self.directory.paused.exists():
-            return AttemptPause()
+            return AttemptPause(changes=self.standstills)
         record, order = self.read(self.directory.paused), self.read(self.directory.pause)
         since_ms, order_ms = read_integer(record, "since_boot_ms"), read_integer(order, "until_boot_ms")
         has_failed = order_ms > 0 and order_ms == read_integer(record, "failed_until_boot_ms")
         return AttemptPause(
             is_paused=since_ms > 0,
             paused_ms=read_integer(record, "paused_ms") + (boot_ms() - since_ms if since_ms else 0),
-            changes=read_integer(record, "changes"),
+            changes=read_integer(record, "changes") + self.standstills,
             failure=read_text(record, "failure") if has_failed else "",
         )
 

@@ -7,6 +7,8 @@ tells which. So the job is held, since what stands still is no second run, until
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cotenant_agent.keeper.deadline_watch import HELD_MS_MAX
 from cotenant_agent.keeper.job_hold import JobHold
 from cotenant_agent.keeper.kept_lease import KeptLease
@@ -23,12 +25,14 @@ class StandstillHold:
         job: What is held.
         lease: Says until when it may run.
         records: The attempt's files.
+        note: Is told whenever the job has stood still.
     """
 
-    def __init__(self, job: JobHold, lease: KeptLease, records: Records) -> None:
+    def __init__(self, job: JobHold, lease: KeptLease, records: Records, note: Callable[[], None]) -> None:
         self._job = job
         self._lease = lease
         self._records = records
+        self._note = note
         self._looked_ms = 0
         self.until_ms = 0
         """When the wait for a newer lease is over, milliseconds since boot; 0 = there is none."""
@@ -45,7 +49,9 @@ class StandstillHold:
             Whether it waits. Otherwise it runs; or it is still held, and may be ended only.
         """
         gap_ms, self._looked_ms = now_ms - (self._looked_ms or now_ms), now_ms
-        if not self.is_holding and gap_ms < STANDSTILL_MS:
+        if gap_ms >= STANDSTILL_MS:
+            self._note()
+        elif not self.is_holding:
             return False
         if self._lease.left_ms(now_ms) > 0:
             # Where the kernel refuses, the next look tries again.
@@ -68,3 +74,4 @@ class StandstillHold:
     def _release(self) -> None:
         if self.is_holding and self._job.release():
             self.until_ms = 0
+            self._note()
