@@ -6,7 +6,6 @@ import sys
 from types import ModuleType
 
 import pytest
-import torch
 from torch import nn
 from torch.ao.quantization import FakeQuantize, QuantStub
 
@@ -61,8 +60,8 @@ def test_quantization_that_comes_later_is_told_by_its_name(
 
 
 def test_a_network_with_fake_quantizers_is_known_and_places_for_them_are_none() -> None:
-    assert are_quantized(torch, [nn.Sequential(nn.Linear(2, 2), FakeQuantize())])
-    assert not are_quantized(torch, [nn.Sequential(QuantStub(), nn.Linear(2, 2))])
+    assert are_quantized([nn.Sequential(nn.Linear(2, 2), FakeQuantize())])
+    assert not are_quantized([nn.Sequential(QuantStub(), nn.Linear(2, 2))])
 
 
 def test_an_object_that_answers_to_nothing_costs_no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
