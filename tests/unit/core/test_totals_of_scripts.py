@@ -35,6 +35,7 @@ def steps_after(play: Play, *said: tuple[int, int]) -> list[int]:
 def test_what_the_script_says_is_planned_with_and_kept_while_it_says_nothing() -> None:
     play = running()
     assert steps_after(play, (1, 0), (2, 40), (3, 0)) == [0, 40, 40]
+    assert steps_after(running(), (0, 40), (0, 0)) == [40, 40]
     assert play.engine.state.running["j0"].request.steps_total == 40, "what policies see"
     assert job_of(play).reported.script_steps_total == 40
 
