@@ -170,7 +170,7 @@ def test_one_that_begins_while_the_agent_ends_is_ended_too(others: OtherBaseline
 def test_the_number_of_one_that_has_ended_is_not_signalled(
     others: OtherBaselines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(other_baselines.os, "killpg", lambda *_: pytest.fail("it may be another's by now"))
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("it may be another's by now"))
     ended = subprocess.Popen([sys.executable, "-S", "-c", ""], text=True, start_new_session=True)
     ended.wait()
     others._note(ended)
