@@ -56,7 +56,11 @@ _PROGRESS_FILE_BYTES = 4096
 
 
 class Attempt:
-    """An attempt that lies in a directory; made again from it after a restart of the agent."""
+    """An attempt that lies in a directory; made again from it after a restart of the agent.
+
+    Attributes:
+        standstills: How often the agent stood still; each parts what is measured, as the begin of a pause does.
+    """
 
     def __init__(
         self,
@@ -112,9 +116,7 @@ class Attempt:
             spec, directory.log, (observed or {}).get("log"), are_several=bool(self.ranks)
         )
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
-        self.spec = spec
-        # Of this agent: they change what is measured as the beginning of a pause does.
-        self.standstills = 0
+        self.spec, self.standstills = spec, 0
         self._leader: ProcessIdentity | None = None
         self._shim: ProcessIdentity | None = None
         self._init: ProcessIdentity | None = None

@@ -231,3 +231,12 @@ def test_nothing_is_measured_across_a_standstill_nor_while_the_job_is_held(bench
 def test_nothing_is_measured_across_a_standstill_that_ended_within_the_lease(bench: StandstillBench) -> None:
     bench.look(DEADLINE_MS - 40_000, DEADLINE_MS - 1_000)
     assert bench.interruptions() == 1
+
+
+def test_a_job_is_held_before_the_disk_is_asked_and_ended_without_asking_it(
+    bench: StandstillBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.supervisor._standstill, "_note", lambda: bench.job.told.append("note"))
+    assert bench.look(DEADLINE_MS - 100, END_MS) == ["hold", "note"]
+    bench.write("stop.json", cause="cancelled", grace_ms=60_000)
+    assert set(bench.look(END_MS + 100)[2:]) == {"kill"}

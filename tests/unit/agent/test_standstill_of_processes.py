@@ -73,7 +73,8 @@ class StoppedJob:
         if not is_told:
             self.renew(stopped_ms - overdue_ms, grace_ms)
         time.sleep(stopped_ms / 1_000)
-        for pid in pids[1:] if is_shim_to_stay else pids:
+        # The shim last: it may end the others as soon as it goes on.
+        for pid in reversed(pids[1:] if is_shim_to_stay else pids):
             os.kill(pid, signal.SIGCONT)
 
     def looks(self) -> int:
