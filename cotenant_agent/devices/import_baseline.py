@@ -115,6 +115,8 @@ def _run(executable: str, program: str, on_start: OnStart) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # As jobs have it: where this agent imports from is its own matter.
+            env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
             start_new_session=True,
         ) as process:
             output, errors = _outputs_of(process, on_start)

@@ -94,3 +94,14 @@ def test_an_import_ends_by_itself_where_the_agent_that_began_it_is_gone(tmp_path
         if begun.returncode is None:
             os.killpg(begun.pid, signal.SIGKILL)
             begun.communicate()
+
+
+def test_what_the_agent_was_told_to_import_from_is_no_place_of_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('of the agent')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    interpreter.chmod(0o755)
+    assert measure_baseline(tmp_path, str(interpreter)).resident_bytes > 1 << 20
