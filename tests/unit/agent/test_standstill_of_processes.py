@@ -69,10 +69,12 @@ class StoppedJob:
             wait_until(lambda: self.looks() > looks + 5, "the shim has read the lease")
         for pid in reversed(pids):
             os.kill(pid, signal.SIGSTOP)
-        stopped_ms = ends_ms + overdue_ms - boot_ms() if is_told else STANDSTILL_MS + 200
         if not is_told:
-            self.renew(stopped_ms - overdue_ms, grace_ms)
-        time.sleep(stopped_ms / 1_000)
+            # A look in which the shim was stopped must find it to last.
+            ends_ms = boot_ms() + 100
+            self.renew(100, grace_ms)
+        assert overdue_ms >= STANDSTILL_MS
+        time.sleep((ends_ms + overdue_ms - boot_ms()) / 1_000)
         # The shim last: it may end the others as soon as it goes on.
         for pid in reversed(pids[1:] if is_shim_to_stay else pids):
             os.kill(pid, signal.SIGCONT)
@@ -119,7 +121,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_a_job_that_stood_still_beyond_its_lease_goes_on_where_it_was_when_that_is_renewed(bench: Bench) -> None:
-    job = StoppedJob(bench, COUNT_TWICE.format(words="together"), grace_ms=20_000, overdue_ms=2_000)
+    job = StoppedJob(bench, COUNT_TWICE.format(words="together"), grace_ms=20_000, overdue_ms=2_100)
     counted = job.counted_while_held()
     job.renew(60_000, 20_000)
     wait_until(lambda: job.counted() > counted, "the job goes on")
@@ -135,7 +137,7 @@ def test_a_stop_kills_what_stood_still_beyond_its_lease_and_grace(bench: Bench) 
 
 
 def test_a_job_with_a_process_in_a_session_of_its_own_ends_at_once(bench: Bench) -> None:
-    job = StoppedJob(bench, COUNT_TWICE.format(words="apart"), grace_ms=1_000, overdue_ms=1_500)
+    job = StoppedJob(bench, COUNT_TWICE.format(words="apart"), grace_ms=1_000, overdue_ms=2_100)
     record = job.exit_record()
     assert (record["cause"], record["killed"]) == ("fenced", True)
 
