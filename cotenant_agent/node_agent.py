@@ -43,12 +43,14 @@ from cotenant_agent.scheduler_link import (
 )
 from cotenant_agent.storage.durable_files import write_json
 from cotenant_agent.storage.state_disk import StateDisk
-from cotenant_agent.system_clock import boot_ms
+from cotenant_agent.system_clock import boot_ms, steady_ns
 
 _log = logging.getLogger(__name__)
 _Gpu = TypeVar("_Gpu", GpuDescription, GpuReading)
 
 _TICK_S = 0.1
+_STANDSTILL_NS = 2_000_000_000
+"""An agent that did not look for so long stood still: it looks ten times a second."""
 _STOP_ALL_TICKS = 1200
 # For the scheduler's word that it has the ends; without it the jobs wait until their node is given up.
 _STORED_TICKS = 100
@@ -122,6 +124,7 @@ class NodeAgent:
         self._metrics = metrics
         self._readings: tuple[GpuReading, ...] = ()
         self._is_leaving = False
+        self._looked_ns = 0
         self._conversation: Conversation | None = None
         self._pauses = Pauses(rules.seed or zlib.crc32(rules.node_id.encode()))
 
@@ -154,8 +157,11 @@ class NodeAgent:
             await asyncio.sleep(_TICK_S)
 
     def _look_after_attempts(self) -> None:
+        before_ns, self._looked_ns = self._looked_ns, steady_ns()
+        has_stood_still = 0 < before_ns < self._looked_ns - _STANDSTILL_NS
         for attempt in self._table:
             attempt.read_progress()
+            attempt.standstills += has_stood_still
         has_news = self._note_pauses()
         started = self._table.find_started()
         ended = self._table.find_ended()

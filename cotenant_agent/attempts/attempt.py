@@ -56,7 +56,11 @@ _PROGRESS_FILE_BYTES = 4096
 
 
 class Attempt:
-    """An attempt that lies in a directory; made again from it after a restart of the agent."""
+    """An attempt that lies in a directory; made again from it after a restart of the agent.
+
+    Attributes:
+        standstills: How often the agent stood still; each parts what is measured, as the begin of a pause does.
+    """
 
     def __init__(
         self,
@@ -112,7 +116,7 @@ class Attempt:
             spec, directory.log, (observed or {}).get("log"), are_several=bool(self.ranks)
         )
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
-        self.spec = spec
+        self.spec, self.standstills = spec, 0
         self._leader: ProcessIdentity | None = None
         self._shim: ProcessIdentity | None = None
         self._init: ProcessIdentity | None = None
@@ -159,14 +163,14 @@ class Attempt:
     def pause(self) -> AttemptPause:
         """What the shim has written down about pauses."""
         if not self.directory.paused.exists():
-            return AttemptPause()
+            return AttemptPause(changes=self.standstills)
         record, order = self.read(self.directory.paused), self.read(self.directory.pause)
         since_ms, order_ms = read_integer(record, "since_boot_ms"), read_integer(order, "until_boot_ms")
         has_failed = order_ms > 0 and order_ms == read_integer(record, "failed_until_boot_ms")
         return AttemptPause(
             is_paused=since_ms > 0,
             paused_ms=read_integer(record, "paused_ms") + (boot_ms() - since_ms if since_ms else 0),
-            changes=read_integer(record, "changes"),
+            changes=read_integer(record, "changes") + self.standstills,
             failure=read_text(record, "failure") if has_failed else "",
         )
 

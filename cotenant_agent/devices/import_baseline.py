@@ -20,12 +20,16 @@ from cotenant_agent.errors import DeviceError
 from cotenant_agent.storage.durable_files import read_integer, read_json, read_text, write_json
 
 _TIMEOUT_S: Final = 120
+_LIFE_S: Final = 125
+"""After which such a process ends by itself: an agent that is killed ends none."""
 _SAID_CHARACTERS_MAX: Final = 300
+_REMEDY: Final = "see that `import torch` works there, or that there is none"
 _NO_FRAMEWORK: Final = "none"
 OnStart: TypeAlias = Callable[["subprocess.Popen[str]"], None]
-_MEASURE: Final = """
-import importlib.util, os, sys
+_MEASURE: Final = f"""
+import importlib.util, os, signal, sys
 child = os.fork()
+signal.alarm({_LIFE_S})
 if not child:
     if importlib.util.find_spec("torch"):
         import torch
@@ -36,8 +40,9 @@ _, status, usage = os.wait4(child, 0)
 print(usage.ru_maxrss * 1024)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-_VERSION: Final = """
-import importlib.metadata
+_VERSION: Final = f"""
+import importlib.metadata, signal
+signal.alarm({_LIFE_S})
 try:
     print(importlib.metadata.version("torch"))
 except importlib.metadata.PackageNotFoundError:
@@ -110,17 +115,20 @@ def _run(executable: str, program: str, on_start: OnStart) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # As jobs have it: where this agent imports from is its own matter.
+            env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
             start_new_session=True,
         ) as process:
             output, errors = _outputs_of(process, on_start)
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(
+            f"cannot measure the import baseline with {executable}: no end within {_TIMEOUT_S} s; {_REMEDY}"
+        ) from error
     except (OSError, subprocess.SubprocessError) as error:
         raise DeviceError(f"cannot measure the import baseline with {executable}: {error}") from error
     if process.returncode:
         said = errors.strip().rpartition("\n")[2][:_SAID_CHARACTERS_MAX] or f"exit status {process.returncode}"
-        raise DeviceError(
-            f"cannot measure the import baseline with {executable}: {said}; see that `import torch` works there, or "
-            "that there is none"
-        )
+        raise DeviceError(f"cannot measure the import baseline with {executable}: {said}; {_REMEDY}")
     return output
 
 

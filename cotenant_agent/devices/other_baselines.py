@@ -115,5 +115,7 @@ def _kept_name(executable: str) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)  # a session of its own
+    # Of one that was collected the number may be another's by now.
+    if process.returncode is None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)  # a session of its own

@@ -27,15 +27,9 @@ class JobGroups:
         """Name the leader of a group, which was forked for the job and still runs; raises OSError when it is gone."""
         self._leaders[pid] = start_ticks(pid)
 
-    @property
-    def numbers(self) -> frozenset[int]:
-        """Of all groups."""
-        return frozenset(self._leaders)
-
-    def signal_all(self, number: int) -> None:
-        """Signal every group that is still the one that was started."""
-        for group in self._leaders:
-            self.signal(group, number)
+    def signal_all(self, number: int) -> frozenset[int]:
+        """Signal every group that is still the one that was started; the numbers of these."""
+        return frozenset(group for group in self._leaders if self.signal(group, number))
 
     def signal(self, group: int, number: int) -> bool:
         """Signal one group; False, and no signal, where it is not certainly one of the job's."""
@@ -75,21 +69,17 @@ class JobHold:
 
     def hold(self, now_ms: int) -> bool:
         """Hold the job, again as often as it is called: others may let it go; whether that reaches all of it."""
-        is_frozen = bool(self._freeze_file) and try_write(self._freeze_file, "1")
-        if not is_frozen:
+        members, stopped = "", frozenset[int]()
+        if self._freeze_file and try_write(self._freeze_file, "1"):
+            members = os.path.join(os.path.dirname(self._freeze_file), "cgroup.procs")  # noqa: PTH118, PTH120
+        else:
             self._are_groups_stopped = True
-            self.groups.signal_all(signal.SIGSTOP)
+            stopped = self.groups.signal_all(signal.SIGSTOP)
         if now_ms >= self._look_at_ms:
             # A look goes through all processes of the machine.
             self._look_at_ms = now_ms + _LOOK_INTERVAL_MS
-            self._is_whole = self._is_all_held(is_frozen=is_frozen)
+            self._is_whole = self._processes.are_within(members, stopped)
         return self._is_whole
-
-    def _is_all_held(self, *, is_frozen: bool) -> bool:
-        if not is_frozen:
-            return self._processes.are_within("", self.groups.numbers)
-        members = os.path.join(os.path.dirname(self._freeze_file), "cgroup.procs")  # noqa: PTH118, PTH120
-        return self._processes.are_within(members, frozenset())
 
     def release(self) -> bool:
         """Let all of it go on; whether the kernel took it."""

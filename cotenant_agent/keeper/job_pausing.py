@@ -68,6 +68,11 @@ class JobPauser:
             self._let_go()
             self._save()
 
+    def note_standstill(self) -> None:
+        """Tell the agent that the job stood still by no order: what it measures of it meanwhile says nothing."""
+        self._changes += 1
+        self._save()
+
     def _go_on_pausing(self, until_ms: int, now_ms: int) -> None:
         if self._is_confirmed and now_ms < self._look_at_ms:
             return

@@ -75,7 +75,7 @@ class AttemptSupervisor:
         freeze_file = str(spec.get("cgroup_freeze_file", ""))
         self._pauser = JobPauser(self._processes, freeze_file, lambda record: records.write("paused.json", record))
         self._hold = JobHold(self._processes, freeze_file)
-        self._standstill = StandstillHold(self._hold, self._lease, records)
+        self._standstill = StandstillHold(self._hold, self._lease, records, self._pauser.note_standstill)
         self._oom_kills_before = self._oom_kills()
         self._barriers = StartBarriers(len(self._ranks) if spec.get("is_early") is True else 0)
 

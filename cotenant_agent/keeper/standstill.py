@@ -7,6 +7,8 @@ tells which. So the job is held, since what stands still is no second run, until
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cotenant_agent.keeper.deadline_watch import HELD_MS_MAX
 from cotenant_agent.keeper.job_hold import JobHold
 from cotenant_agent.keeper.kept_lease import KeptLease
@@ -23,12 +25,14 @@ class StandstillHold:
         job: What is held.
         lease: Says until when it may run.
         records: The attempt's files.
+        note: Is told when the job has stood still, and when it goes on after a hold.
     """
 
-    def __init__(self, job: JobHold, lease: KeptLease, records: Records) -> None:
+    def __init__(self, job: JobHold, lease: KeptLease, records: Records, note: Callable[[], None]) -> None:
         self._job = job
         self._lease = lease
         self._records = records
+        self._note = note
         self._looked_ms = 0
         self.until_ms = 0
         """When the wait for a newer lease is over, milliseconds since boot; 0 = there is none."""
@@ -45,12 +49,22 @@ class StandstillHold:
             Whether it waits. Otherwise it runs; or it is still held, and may be ended only.
         """
         gap_ms, self._looked_ms = now_ms - (self._looked_ms or now_ms), now_ms
-        if not self.is_holding and gap_ms < STANDSTILL_MS:
+        has_stood_still = gap_ms >= STANDSTILL_MS
+        if not (has_stood_still or self.is_holding):
             return False
-        if self._lease.left_ms(now_ms) > 0:
+        is_to_go_on = self._lease.left_ms(now_ms) > 0
+        if is_to_go_on:
             # Where the kernel refuses, the next look tries again.
             self._release()
+        elif not self._holds(now_ms):
             return False
+        # Not before it is held: the disk may take its time.
+        if has_stood_still or (is_to_go_on and not self.is_holding):
+            self._note()
+        return not is_to_go_on
+
+    def _holds(self, now_ms: int) -> bool:
+        """Hold the job while it is to wait; whether it does. Else it may be ended."""
         self.until_ms = self.until_ms or self._wait_end_ms(now_ms)
         is_over = now_ms >= self.until_ms or self._records.read("stop.json") is not None
         if not is_over and self._job.hold(now_ms):

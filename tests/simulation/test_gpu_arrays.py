@@ -33,7 +33,7 @@ def reported(columns: GpuArrays) -> list[tuple[str, str, int, int, bool, list[tu
 @pytest.mark.parametrize("policy", ["horus", "restless"])
 def test_kept_arrays_say_what_the_records_say_after_whatever_happened(seed: int, policy: str) -> None:
     world = SimulatedCluster(seed, policy=policy)
-    for until_ms in range(1_000, 90_000, 3_000):
+    for until_ms in range(1_000, 60_000, 350):
         world.run(until_ms)
         view = world.engine._view(explain=False)
         fresh, own = build_arrays(view), view.index.arrays
@@ -59,7 +59,7 @@ def in_turn(queue: RemainingTimeQueue) -> list[str]:
 def test_kept_places_remaining_times_and_turns_say_what_the_records_say(seed: int, policy: str) -> None:
     world = SimulatedCluster(seed, policy=policy)
     lone_seen = waiting_seen = 0
-    for until_ms in range(1_000, 90_000, 3_000):
+    for until_ms in range(1_000, 60_000, 350):
         world.run(until_ms)
         view = world.engine._view(explain=False)
         plain = replace(view, index=FreshIndex())
@@ -86,7 +86,7 @@ def test_kept_places_remaining_times_and_turns_say_what_the_records_say(seed: in
 def test_kept_services_say_what_the_records_say_however_seldom_remaining_times_are_read(seed: int, policy: str) -> None:
     world = SimulatedCluster(seed, policy=policy)
     rules, lone_seen = ServiceRules((20_000.0, 60_000.0), 5_000.0, 2.0), 0
-    for count, until_ms in enumerate(range(1_000, 90_000, 700)):
+    for count, until_ms in enumerate(range(1_000, 60_000, 350)):
         world.run(until_ms)
         view = world.engine._view(explain=False)
         plain = replace(view, index=FreshIndex())

@@ -21,6 +21,7 @@ from tests.support.scheduling import GIB, job, memory, node, pair, prediction
 from tests.support.simulated_answers import fit_speed, refresh_pairs
 from tests.support.simulated_pauses import HOST, carry_out
 from tests.support.simulated_preparations import prepare
+from tests.support.simulated_totals import ScriptTotals
 
 LEASE_MS = 20_000
 PAIR_REFRESH_MS = 3_000
@@ -88,7 +89,9 @@ class SimulatedCluster:
         self.cancelled: set[str] = set()
         self.pauses = self.preparations = 0
         self.requests = [self._request(index) for index in range(jobs)]
-        self._steps_total = {request.job_id: request.steps_total for request in self.requests}
+        self.steps_total = {request.job_id: request.steps_total for request in self.requests}
+        self._totals = ScriptTotals(seed)
+        self.requests = list(map(self._totals.left_to_script, self.requests))
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._turn = 0
         for index, request in enumerate(self.requests):
@@ -241,7 +244,7 @@ class SimulatedCluster:
             return
         attempt.steps_done += 1
         identity = {"job_id": key[0], "attempt": key[1], "fence": key[2], "steps_done": attempt.steps_done}
-        total = self._steps_total[key[0]]
+        total = self.steps_total[key[0]]
         if self.strikes(self.faults.fail_attempt / 20):
             kind = self.generator.choice(("gpu_oom", "signal", "communication", "host_oom", "lost"))
             self._end(machine, key, events.JobFailed, exit_class=kind, memory_available_bytes=GIB, **identity)
@@ -249,9 +252,8 @@ class SimulatedCluster:
             self._end(machine, key, events.JobFinished, **identity)
         else:
             checkpoint = attempt.steps_done if attempt.steps_done % 5 == 0 else -1
-            self.report(
-                machine, events.JobProgressed, window_steps=1, window_ms=STEP_MS, checkpoint_step=checkpoint, **identity
-            )
+            said = {"checkpoint_step": checkpoint, "steps_total": self._totals.said(attempt.steps_done)}
+            self.report(machine, events.JobProgressed, window_steps=1, window_ms=STEP_MS, **said, **identity)
             self.at(STEP_MS, lambda: self._work(machine, key))
 
     def _stop(self, order: commands.StopJob) -> None:

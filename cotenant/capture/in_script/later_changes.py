@@ -4,7 +4,7 @@ A loop tells nobody what it will do. Names do, in the script itself: of its clas
 They prove nothing, and make a note only.
 """
 
-# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
+# ruff: noqa: ANN401 (objects of the script: nothing of them has a type here)
 from __future__ import annotations
 
 import re
@@ -23,13 +23,8 @@ _NAMES_MAX = 20_000
 _NAME_CHARACTERS_MAX = 60
 
 
-def are_quantized(torch: Any, networks: list[Any]) -> bool:
-    """Whether networks hold fake quantizers: those look at values, which no export lets them.
-
-    Args:
-        torch: The script's.
-        networks: That trained in a step.
-    """
+def are_quantized(networks: list[Any]) -> bool:
+    """Whether networks hold fake quantizers: those look at values, which no export lets them."""
     module = sys.modules.get("torch.ao.quantization.fake_quantize")  # torch imports it, where it has it
     kind = getattr(module, "FakeQuantizeBase", ())
     return any(isinstance(part, kind) for network in networks for part in network.modules())

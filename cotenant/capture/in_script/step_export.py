@@ -37,7 +37,7 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     torch = recorder.torch
     facts = _facts(recorder, window)
     refusal = "transformed" if not window.calls and recorder.is_asked_in_transform else window.refusal
-    if not refusal and are_quantized(torch, [call.module for call in window.calls]):
+    if not refusal and are_quantized([call.module for call in window.calls]):
         refusal = "quantized"
     refusal = refusal or ("covered" if facts["covered_ratio"] < COVERED_RATIO_MIN else "")
     if refusal:

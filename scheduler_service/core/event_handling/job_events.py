@@ -35,7 +35,7 @@ from scheduler_service.core.lifecycle.attempts import (
 )
 from scheduler_service.core.lifecycle.migration import complete_move
 from scheduler_service.core.lifecycle.preparation import give_up_preparation
-from scheduler_service.core.lifecycle.training_ends import steps_to_complete
+from scheduler_service.core.lifecycle.training_ends import steps_to_complete, without_passed_total
 from scheduler_service.core.predictions.prediction_requests import ask_about_job, refresh_hold, refresh_hold_of_waiting
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.sharing.memory_shortage import out_of_memory
@@ -221,13 +221,14 @@ def _with_last_steps(
         measured = measured.changed(attempt_peak_bytes=event.memory_peak_bytes)
     if event.memory_peak_bytes > reported.memory_peak_bytes:
         reported = reported.changed(memory_peak_bytes=event.memory_peak_bytes)
-    return job.changed(
+    job = job.changed(
         steps_done=max(job.steps_done, event.steps_done),
         reported=reported,
         measured=measured,
         checkpoint_step=job.checkpoint_step if checkpoint_step is None else checkpoint_step,
         exit=job.exit.changed(exit_class=exit_class, exit_code=exit_code),
     )
+    return without_passed_total(job)
 
 
 def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, step: EventEffects) -> None:
@@ -254,11 +255,11 @@ def _finish_if_complete(
     state: ClusterState, job: JobRecord, event: events.JobStopped | events.JobFailed, step: EventEffects
 ) -> bool:
     """Finish a job whose program was told to stop but had done its last step and ended with success; say whether."""
-    told = event.exit_class in ("stopped", "fenced")
-    is_complete = 0 < steps_to_complete(job) <= event.steps_done
+    told, ended = event.exit_class in ("stopped", "fenced"), _with_end(job, event)
+    is_complete = 0 < steps_to_complete(ended) <= event.steps_done
     if not (told and event.exit_code == 0 and is_complete):
         return False
-    end(state, _with_end(job, event).exiting(exit_class="done"), Phase.FINISHED, Reason(code="FINISHED"), step)
+    end(state, ended.exiting(exit_class="done"), Phase.FINISHED, Reason(code="FINISHED"), step)
     return True
 
 

@@ -37,18 +37,23 @@ STEPS_MAX: Final = 10**12
 
 
 def with_script_total(job: JobRecord, report: JobProgressed) -> JobRecord:
-    """Return a job with the steps that its script says it has; what its owner states comes first.
+    """Return a job with the steps that its script says it has, the newest ones; what its owner states comes first."""
+    if job.request.steps_total != job.reported.script_steps_total:
+        return job
+    if max(job.steps_done, 1) <= report.steps_total <= STEPS_MAX:
+        return _with_total(job, report.steps_total)
+    return without_passed_total(job)
 
-    The newest total counts, and none from where the script makes more steps than it said.
-    """
-    before = job.reported.script_steps_total
-    if job.request.steps_total != before:
+
+def without_passed_total(job: JobRecord) -> JobRecord:
+    """Return a job without the total of its script where that has made more steps than it said."""
+    return _with_total(job, 0) if 0 < job.reported.script_steps_total < job.steps_done else job
+
+
+def _with_total(job: JobRecord, total: int) -> JobRecord:
+    if total == job.reported.script_steps_total:
         return job
-    said = report.steps_total if max(job.steps_done, 1) <= report.steps_total <= STEPS_MAX else before
-    now = said if said >= job.steps_done else 0
-    if now == before:
-        return job
-    return job.reporting(script_steps_total=now).changed(request=replace(job.request, steps_total=now))
+    return job.reporting(script_steps_total=total).changed(request=replace(job.request, steps_total=total))
 
 
 def with_loss(job: JobRecord, report: JobProgressed) -> JobRecord:

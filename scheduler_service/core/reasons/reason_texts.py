@@ -276,8 +276,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "printed (--progress-regex says how, or cotenant/job.py), so nothing is known of its pace. Anything that "
     "it left in the background ended with it.",
     "FINISHED_EARLY": "The program ended with success after {steps_done} of {steps_total} steps, as far as it "
-    "reported: it ended early, or the number of steps that was stated (--steps) is too large. Anything that it "
-    "left in the background ended with it.",
+    "reported: it ended early, or the number of steps that was stated (--steps, or total= of job.report) is too "
+    "large. Anything that it left in the background ended with it.",
     "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated; "
     "correct --steps, because waiting times are expected by it, or say with --accumulation how many batches of its "
     "output make a step.",

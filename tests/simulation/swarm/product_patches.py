@@ -65,6 +65,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         # Clocks.
         *((module, "time", clock) for module in (agent_clock, scheduler_clock, common_clock, shim, shim_records)),
         (node_agent, "_TICK_S", AGENT_TICK_S),
+        (node_agent, "_STANDSTILL_NS", 3 * AGENT_TICK_S * 1e9),
         (running_scheduler, "TICK_S", SCHEDULER_TICK_S),
         # Files: real ones, in memory.
         (os, "fsync", lambda _: None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from cotenant.client_errors import InputError
+from cotenant_agent import wiring
 from cotenant_agent.attempts.attempt import Attempt
 from cotenant_agent.attempts.launching import JobRules, Launcher
+from cotenant_agent.devices.import_baseline import NO_BASELINE
+from cotenant_agent.devices.other_baselines import OtherBaselines
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.isolation.allow_list import AllowList, load_allow_list
 from cotenant_agent.isolation.cgroups import ControlGroups
@@ -19,9 +23,9 @@ from cotenant_agent.leases import Lease
 from cotenant_agent.protocol import rules_to_message
 from cotenant_agent.records import AttemptKey, LaunchRequest
 from cotenant_agent.scheduler_link import LinkSettings, open_channel
-from cotenant_agent.settings import SETTINGS
+from cotenant_agent.settings import SETTINGS, AgentSettings
 from cotenant_agent.storage.durable_files import read_json
-from cotenant_agent.storage.state_directory import StateDirectory
+from cotenant_agent.storage.state_directory import AttemptDirectory, StateDirectory
 from tests.support.cases import for_each
 from tests.support.fake_devices import FakeInventory, FakeProcesses
 
@@ -199,3 +203,26 @@ def test_a_node_says_what_it_runs_under_every_name_that_it_takes(tmp_path: Path)
     assert "FOO" in rules.environment_patterns
     assert not rules.any_command
     assert rules_to_message(AllowList(executables=("/x",), directories=("/y",) * 2_000)) is None
+
+
+@pytest.mark.parametrize(("terms", "interpreter"), [({}, "/env/bin/python"), ({"uid": 1_001, "gid": 1_001}, "")])
+def test_the_interpreter_of_a_job_is_named_only_where_it_runs_as_the_agents_user(
+    tmp_path: Path, terms: dict[str, object], interpreter: str
+) -> None:
+    """Whoever is named is run by the agent, to measure its import."""
+    spec = {"job_id": "job", "attempt": 1, "fence": 1, "argv": ["/env/bin/python", "train.py"], **terms}
+    attempt = Attempt(AttemptDirectory(tmp_path / "job.1"), spec, tmp_path, tmp_path)
+    assert attempt.interpreter == interpreter
+
+
+@pytest.mark.parametrize("allow_any_command", [True, False])
+def test_what_jobs_may_write_is_run_beside_them_only_where_any_command_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allow_any_command: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(wiring, "measure_baseline", lambda _: NO_BASELINE)
+    monkeypatch.setattr(OtherBaselines, "of", lambda _, executable: asked.append(executable))
+    settings = AgentSettings(standin_cores=(0,), allow_any_command=allow_any_command)
+    with contextlib.ExitStack() as stack:
+        wiring._build_inventory(settings, tmp_path, FakeProcesses(), stack).peak_bytes(1, "/env/bin/python")
+    assert asked == ["/env/bin/python"] * allow_any_command

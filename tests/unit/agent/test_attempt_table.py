@@ -13,18 +13,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
+from unittest.mock import MagicMock
 
 import pytest
 
+from cotenant_agent import node_agent
 from cotenant_agent.attempts.attempt_table import AttemptTable
 from cotenant_agent.attempts.launching import Launcher
 from cotenant_agent.attempts.refused_launches import REFUSALS_KEPT_MAX, RefusedLaunches
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.isolation.cgroups import ControlGroups
 from cotenant_agent.leases import Lease
+from cotenant_agent.metrics import AgentMetrics
+from cotenant_agent.node_agent import AgentRules, NodeAgent
 from cotenant_agent.processes import read_boot_id
 from cotenant_agent.progress_reading.progress import ProgressReport
 from cotenant_agent.records import AttemptKey, AttemptState, InventoryReading, JobUsage, LaunchRequest
+from cotenant_agent.scheduler_link import LinkSettings
 from cotenant_agent.storage.durable_files import keep_room
 from cotenant_agent.storage.state_directory import AttemptDirectory, StateDirectory
 from cotenant_agent.system_clock import boot_ms, wall_ms
@@ -355,6 +360,26 @@ def test_a_window_that_reaches_across_a_pause_is_not_reported_whoever_looks_firs
     for report in reports[3:]:
         attempt.track.accept(report)
     assert (attempt.observe().window_steps, attempt.living_attempt.pause_changes) == (1, 2)
+
+
+@pytest.mark.parametrize(("gap_ms", "window_steps", "changes"), [(2_000, 4, 0), (2_001, 0, 1)])
+def test_a_window_in_which_the_agent_stood_still_is_not_reported(
+    state: StateDirectory, monkeypatch: pytest.MonkeyPatch, gap_ms: int, window_steps: int, changes: int
+) -> None:
+    """Its jobs most likely stood still too; those that went on before the agent did have said so by now."""
+    table, _ = adopted(state)
+    nothing, link = cast("Any", MagicMock()), LinkSettings(scheduler="127.0.0.1:1")
+    agent = NodeAgent(
+        rules=AgentRules(node_id="n"), link=link, table=table, inventory=nothing, windows=nothing, calibrations=nothing,
+        metrics=AgentMetrics(),
+    )  # fmt: skip
+    (attempt,) = table
+    for now_ms, steps in ((1_000, range(1, 3)), (1_000 + gap_ms, range(3, 6))):
+        monkeypatch.setattr(node_agent, "steady_ns", lambda now_ms=now_ms: now_ms * 10**6)
+        for step in steps:
+            attempt.track.accept(ProgressReport(step=step, at_ns=step * 10**9))
+        agent._look_after_attempts()
+    assert (attempt.observe().window_steps, attempt.living_attempt.pause_changes) == (window_steps, changes)
 
 
 def test_an_early_attempt_whose_launch_was_refused_never_begins(

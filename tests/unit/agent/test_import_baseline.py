@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cotenant_agent.devices import import_baseline
 from cotenant_agent.devices.import_baseline import measure_baseline
 from cotenant_agent.errors import DeviceError
 
@@ -65,3 +69,39 @@ def test_a_framework_that_cannot_be_imported_is_told_by_its_own_words_and_with_a
 def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="nowhere"):
         measure_baseline(tmp_path, "/nowhere/python")
+
+
+def test_a_framework_whose_import_never_ends_is_told_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("import time\ntime.sleep(600)")
+    monkeypatch.setattr(import_baseline, "_TIMEOUT_S", 1)
+    with pytest.raises(DeviceError, match=r"no end within 1 s; see that `import torch` works there") as caught:
+        measure_baseline(tmp_path, str(write_interpreter(tmp_path)))
+    assert "os.fork" not in str(caught.value)
+
+
+def test_an_import_ends_by_itself_where_the_agent_that_began_it_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import time\ntime.sleep(600)")
+    shorter = import_baseline._MEASURE.replace(f"alarm({import_baseline._LIFE_S})", "alarm(1)")
+    command = [str(write_interpreter(tmp_path)), "-c", shorter]
+    # What is forked in it holds the output open as long as it lives.
+    begun = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert begun.communicate(timeout=30)[0] == b""
+        assert begun.returncode == -signal.SIGALRM
+    finally:
+        if begun.returncode is None:
+            os.killpg(begun.pid, signal.SIGKILL)
+            begun.communicate()
+
+
+def test_what_the_agent_was_told_to_import_from_is_no_place_of_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('of the agent')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    interpreter.chmod(0o755)
+    assert measure_baseline(tmp_path, str(interpreter)).resident_bytes > 1 << 20

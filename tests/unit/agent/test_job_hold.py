@@ -137,6 +137,14 @@ def test_without_a_control_group_the_groups_are_stopped_again_and_again_and_let_
     assert recorder.sent == [(leader, signal.SIGSTOP)] * 3 + [(leader, signal.SIGCONT)]
 
 
+def test_a_job_that_is_held_anew_is_looked_at_anew(recorder: Recorder, leader: int) -> None:
+    hold, members = hold_of(leader)
+    hold.hold(5_000)
+    hold.release()
+    members.is_within = False
+    assert not hold.hold(5_100)
+
+
 def test_a_control_group_is_frozen_and_nobody_is_signalled(recorder: Recorder, leader: int, tmp_path: Path) -> None:
     freeze_file = tmp_path / "cgroup.freeze"
     freeze_file.write_text("0")
@@ -147,6 +155,10 @@ def test_a_control_group_is_frozen_and_nobody_is_signalled(recorder: Recorder, l
     assert hold.release()
     assert freeze_file.read_text() == "0"
     assert recorder.sent == []
+
+
+def test_a_control_group_that_is_gone_holds_nothing(recorder: Recorder, leader: int, tmp_path: Path) -> None:
+    assert hold_of(leader, str(tmp_path / "gone" / "cgroup.freeze"))[0].release()
 
 
 def test_a_freezer_of_version_1_is_not_used(recorder: Recorder, leader: int, tmp_path: Path) -> None:
@@ -160,6 +172,17 @@ def test_a_freezer_of_version_1_is_not_used(recorder: Recorder, leader: int, tmp
 
 def test_a_job_with_a_process_elsewhere_is_not_held_whole(recorder: Recorder, leader: int) -> None:
     assert not hold_of(leader, is_within=False)[0].hold(5_000)
+
+
+def test_what_a_collected_leader_left_in_its_group_is_not_held(recorder: Recorder, leader: int) -> None:
+    """Its number is nobody's any more, and may be given away: the group is not signalled, so its members run."""
+    hold, members = hold_of(leader)
+    ended = subprocess.Popen(SLEEPER, start_new_session=True)
+    hold.groups.add(ended.pid)
+    ended.kill()
+    ended.wait()
+    hold.hold(5_000)
+    assert members.asked == [("", {leader})]
 
 
 @pytest.mark.parametrize("leader", [True, False], indirect=True)

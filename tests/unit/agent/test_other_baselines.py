@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from cotenant_agent.devices import other_baselines
+from cotenant_agent.devices.import_baseline import NO_BASELINE
 from cotenant_agent.devices.other_baselines import INTERPRETERS_MAX, OtherBaselines
 
 _FRAMEWORK = '__version__ = "9"\nheld = b"x" * (48 << 20)\n'
@@ -131,3 +137,55 @@ def test_one_that_is_being_measured_ends_with_the_agent(others: OtherBaselines, 
     assert others.is_idle()
     assert others.of(str(Path(interpreter).with_name("python"))) is None
     assert others.is_idle(), "after the end nothing begins"
+
+
+def test_one_is_measured_at_a_time(others: OtherBaselines, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, may_end = list[str](), threading.Event()
+
+    def look(executable: str, _: object) -> bool:
+        asked.append(executable)
+        return not may_end.wait(30)
+
+    monkeypatch.setattr(other_baselines, "has_framework", look)
+    for name in ("first", "second"):
+        others.of(f"/{name}/bin/python")
+    until(lambda: asked)
+    may_end.set()
+    until(others.is_idle)
+    assert asked == ["/first/bin/python"]
+    others.of("/second/bin/python")
+    until(others.is_idle)
+    assert asked == ["/first/bin/python", "/second/bin/python"]
+
+
+def test_one_that_begins_while_the_agent_ends_is_ended_too(others: OtherBaselines) -> None:
+    others.close()
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+    ) as late:
+        others._note(cast("subprocess.Popen[str]", late))
+        assert late.wait(30) == -signal.SIGKILL
+
+
+def test_the_number_of_one_that_has_ended_is_not_signalled(
+    others: OtherBaselines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("it may be another's by now"))
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""], text=True, start_new_session=True)
+    ended.wait()
+    others._note(ended)
+    others.close()
+
+
+def test_the_oldest_figures_are_forgotten(others: OtherBaselines, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_baselines, "has_framework", lambda *_: True)
+    monkeypatch.setattr(other_baselines, "measure_baseline", lambda *_, **__: NO_BASELINE)
+    for age_s in range(70):
+        kept = state / f"standin_baseline_{age_s}.json"
+        kept.touch()
+        os.utime(kept, (10_000 - age_s, 10_000 - age_s))
+    (state / "standin_baseline.json").touch()
+    others.of("/environment/bin/python")
+    until(others.is_idle)
+    left = {path.name for path in state.iterdir()}
+    assert left == {"standin_baseline.json", *(f"standin_baseline_{age_s}.json" for age_s in range(64))}

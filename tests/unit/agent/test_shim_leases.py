@@ -64,6 +64,15 @@ def test_a_lease_that_cannot_be_read_any_more_holds_as_it_was_last_read(
     assert supervisor._cause == "fenced"
 
 
+def test_a_lease_that_is_older_than_one_that_was_read_changes_nothing(
+    supervisor: shim.AttemptSupervisor, tmp_path: Path
+) -> None:
+    supervisor._look_for_stop(1)
+    (tmp_path / "lease.json").write_text(json.dumps({"deadline_boot_ms": DEADLINE_MS - 10_000, "grace_ms": 1}))
+    assert supervisor._lease.left_ms(DEADLINE_MS - 1) == 1
+    assert supervisor._lease.end_left_ms(DEADLINE_MS) == GRACE_MS
+
+
 @pytest.mark.parametrize(("now_ms", "words"), [(DEADLINE_MS - 1, b"g"), (DEADLINE_MS, b"")])
 def test_a_job_whose_lease_is_over_before_it_begins_does_not_begin(
     supervisor: shim.AttemptSupervisor, monkeypatch: pytest.MonkeyPatch, now_ms: int, words: bytes

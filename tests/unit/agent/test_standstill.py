@@ -87,6 +87,11 @@ class StandstillBench:
     def cause(self) -> str:
         return self.supervisor._cause
 
+    def interruptions(self) -> int:
+        """How often the agent is told to begin its measurements of the job anew."""
+        record = self.directory / "paused.json"
+        return int(json.loads(record.read_text())["changes"]) if record.exists() else 0
+
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandstillBench:
@@ -211,3 +216,27 @@ def test_a_paused_job_that_is_killed_while_held_is_let_go_to_die(bench: Standsti
     bench.write("stop.json", cause="cancelled", grace_ms=60_000)
     assert "kill" in bench.look(END_MS + 9_100)
     assert not bench.job.is_paused
+
+
+def test_nothing_is_measured_across_a_standstill_nor_while_the_job_is_held(bench: StandstillBench) -> None:
+    bench.look(DEADLINE_MS - 10_000, DEADLINE_MS - 9_900)
+    assert bench.interruptions() == 0
+    bench.look(END_MS, END_MS + 100)
+    assert bench.interruptions() == 1
+    bench.write("lease.json", deadline_boot_ms=END_MS + 30_000, grace_ms=GRACE_MS)
+    bench.look(END_MS + 200, END_MS + 300)
+    assert bench.interruptions() == 2
+
+
+def test_nothing_is_measured_across_a_standstill_that_ended_within_the_lease(bench: StandstillBench) -> None:
+    bench.look(DEADLINE_MS - 40_000, DEADLINE_MS - 1_000)
+    assert bench.interruptions() == 1
+
+
+def test_a_job_is_held_before_the_disk_is_asked_and_ended_without_asking_it(
+    bench: StandstillBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.supervisor._standstill, "_note", lambda: bench.job.told.append("note"))
+    assert bench.look(DEADLINE_MS - 100, END_MS) == ["hold", "note"]
+    bench.write("stop.json", cause="cancelled", grace_ms=60_000)
+    assert set(bench.look(END_MS + 100)[2:]) == {"kill"}

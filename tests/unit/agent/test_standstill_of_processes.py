@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cotenant_agent.isolation.isolation_means import find_namespace_obstacle
+from cotenant_agent.keeper.standstill import STANDSTILL_MS
 from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import wait_until
 from tests.support.shim_bench import Bench, running_shims
@@ -28,14 +29,31 @@ while True:
     print(".", end="", flush=True)
     time.sleep(0.01)
 """
-LEASE_MS = 1_000
+LEASE_MS = 3_000
 
 
 class StoppedJob:
-    """A job whose lease ended while it and its keepers were stopped, and which have just gone on."""
+    """A job whose lease ended while it and its keepers were stopped, and which have just gone on.
+
+    Args:
+        bench: Where it runs.
+        source: Of its program.
+        grace_ms: Of the lease.
+        overdue_ms: How long the lease is over by then.
+        is_told: Its keepers learn of the lease while it lasts, as what watches a namespace does; else it is over when
+            they see it, so that no test waits for it, and none that is slow is too late to stop them.
+        is_shim_to_stay: It does not go on yet.
+    """
 
     def __init__(
-        self, bench: Bench, source: str, *, grace_ms: int, stopped_s: float, is_shim_to_stay: bool = False
+        self,
+        bench: Bench,
+        source: str,
+        *,
+        grace_ms: int,
+        overdue_ms: int,
+        is_told: bool = False,
+        is_shim_to_stay: bool = False,
     ) -> None:
         self.directory = bench.prepare(source)
         self.shim = bench.start(self.directory)
@@ -44,13 +62,27 @@ class StoppedJob:
         state = json.loads((self.directory / "state.json").read_text())
         pids = [self.shim.pid, *([state["init_pid"]] if "init_pid" in state else []), state["job_pid"]]
         self.job_pid = pids[-1]
-        self.renew(LEASE_MS, grace_ms)
-        time.sleep(0.5)  # the shim looks many times a second
+        ends_ms = boot_ms() + LEASE_MS
+        if is_told:
+            self.renew(LEASE_MS, grace_ms)
+            looks = self.looks()
+            wait_until(lambda: self.looks() > looks + 5, "the shim has read the lease")
         for pid in reversed(pids):
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(stopped_s)
-        for pid in pids[1:] if is_shim_to_stay else pids:
+        if not is_told:
+            # A look in which the shim was stopped must find it to last.
+            ends_ms = boot_ms() + 100
+            self.renew(100, grace_ms)
+        assert overdue_ms >= STANDSTILL_MS
+        time.sleep((ends_ms + overdue_ms - boot_ms()) / 1_000)
+        # The shim last: it may end the others as soon as it goes on.
+        for pid in reversed(pids[1:] if is_shim_to_stay else pids):
             os.kill(pid, signal.SIGCONT)
+
+    def looks(self) -> int:
+        """How often the shim has waited: between two waits it looks at the lease."""
+        status = Path(f"/proc/{self.shim.pid}/status").read_text()
+        return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
     def renew(self, lasting_ms: int, grace_ms: int) -> None:
         arriving = self.directory / "lease.arriving"
@@ -67,7 +99,8 @@ class StoppedJob:
 
     def counted_while_held(self) -> int:
         """How far it is, when it has been looked at for a while; asserts that it stands still."""
-        time.sleep(0.5)
+        wait_until(lambda: state_of(self.job_pid) == "T", "the job is held")
+        time.sleep(0.3)  # what it has said by then is copied
         found = self.counted()
         time.sleep(0.7)
         assert self.counted() == found
@@ -88,7 +121,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_a_job_that_stood_still_beyond_its_lease_goes_on_where_it_was_when_that_is_renewed(bench: Bench) -> None:
-    job = StoppedJob(bench, COUNT_TWICE.format(words="together"), grace_ms=20_000, stopped_s=2.5)
+    job = StoppedJob(bench, COUNT_TWICE.format(words="together"), grace_ms=20_000, overdue_ms=2_100)
     counted = job.counted_while_held()
     job.renew(60_000, 20_000)
     wait_until(lambda: job.counted() > counted, "the job goes on")
@@ -96,7 +129,7 @@ def test_a_job_that_stood_still_beyond_its_lease_goes_on_where_it_was_when_that_
 
 
 def test_a_stop_kills_what_stood_still_beyond_its_lease_and_grace(bench: Bench) -> None:
-    job = StoppedJob(bench, COUNT, grace_ms=5_000, stopped_s=6.0)
+    job = StoppedJob(bench, COUNT, grace_ms=5_000, overdue_ms=5_500)
     counted = job.counted_while_held()
     record = bench.stop(job.directory)
     assert (record["cause"], record["return_code"], record["killed"]) == ("stopped", -signal.SIGKILL, True)
@@ -104,14 +137,14 @@ def test_a_stop_kills_what_stood_still_beyond_its_lease_and_grace(bench: Bench) 
 
 
 def test_a_job_with_a_process_in_a_session_of_its_own_ends_at_once(bench: Bench) -> None:
-    job = StoppedJob(bench, COUNT_TWICE.format(words="apart"), grace_ms=1_000, stopped_s=3.0)
+    job = StoppedJob(bench, COUNT_TWICE.format(words="apart"), grace_ms=1_000, overdue_ms=2_100)
     record = job.exit_record()
     assert (record["cause"], record["killed"]) == ("fenced", True)
 
 
-@pytest.mark.parametrize(("is_shim_to_stay", "grace_ms", "stopped_s"), [(True, 1_000, 4.0), (False, 5_000, 7.5)])
+@pytest.mark.parametrize(("is_shim_to_stay", "grace_ms"), [(True, 1_000), (False, 4_000)])
 def test_what_watches_a_namespace_holds_all_of_it_and_nothing_outside(
-    tmp_path: Path, is_shim_to_stay: bool, grace_ms: int, stopped_s: float
+    tmp_path: Path, is_shim_to_stay: bool, grace_ms: int
 ) -> None:
     """What it stops is in a namespace of its own, beside the shim or without it: a process of the tests goes on."""
     if obstacle := find_namespace_obstacle():
@@ -119,7 +152,8 @@ def test_what_watches_a_namespace_holds_all_of_it_and_nothing_outside(
     bystander = subprocess.Popen([sys.executable, "-S", "-c", "import time\ntime.sleep(600)"], start_new_session=True)
     try:
         with running_shims(tmp_path, with_namespaces=True) as bench:
-            job = StoppedJob(bench, COUNT, grace_ms=grace_ms, stopped_s=stopped_s, is_shim_to_stay=is_shim_to_stay)
+            terms = {"is_told": True, "is_shim_to_stay": is_shim_to_stay}
+            job = StoppedJob(bench, COUNT, grace_ms=grace_ms, overdue_ms=grace_ms + 1_500, **terms)
             counted = job.counted_while_held()
             assert state_of(bystander.pid) != "T"
             job.renew(60_000, 20_000)

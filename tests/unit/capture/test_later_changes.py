@@ -6,10 +6,10 @@ import sys
 from types import ModuleType
 
 import pytest
-import torch
 from torch import nn
 from torch.ao.quantization import FakeQuantize, QuantStub
 
+from cotenant.capture.in_script import later_changes
 from cotenant.capture.in_script.later_changes import are_quantized, named_changes
 
 
@@ -36,6 +36,8 @@ def named_in(monkeypatch: pytest.MonkeyPatch, source: str, *words: str) -> dict[
         ("", ("--seqlen-warmup", "100"), "seqlen_warmup"),
         ("seq_len = 128\ndef warmup(): pass\nlearning_rate_schedule = 1", ("--warmup-steps", "10"), ""),
         ("import json, logging", (), ""),
+        # What a library has for those who want it is no sign that this script does.
+        ("Data = type('Data', (), {'__module__': 'library', 'grow': lambda self: self.curriculum})", (), ""),
     ],
 )
 def test_growing_lengths_are_told_by_their_name(
@@ -61,10 +63,16 @@ def test_quantization_that_comes_later_is_told_by_its_name(
 
 
 def test_a_network_with_fake_quantizers_is_known_and_places_for_them_are_none() -> None:
-    assert are_quantized(torch, [nn.Sequential(nn.Linear(2, 2), FakeQuantize())])
-    assert not are_quantized(torch, [nn.Sequential(QuantStub(), nn.Linear(2, 2))])
+    assert are_quantized([nn.Sequential(nn.Linear(2, 2), FakeQuantize())])
+    assert not are_quantized([nn.Sequential(QuantStub(), nn.Linear(2, 2))])
 
 
 def test_an_object_that_answers_to_nothing_costs_no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     source = "class Lazy:\n    def __getattribute__(self, name): raise RuntimeError(name)\nlazy = Lazy()"
     assert named_in(monkeypatch, source) == {"growing_lengths": "", "later_quantizer": ""}
+
+
+def test_no_more_names_than_the_bound_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(later_changes, "_NAMES_MAX", 50)
+    source = "\n".join([*(f"value_{number} = 0" for number in range(50)), "curriculum = 0"])
+    assert named_in(monkeypatch, source)["growing_lengths"] == ""

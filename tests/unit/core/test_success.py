@@ -43,7 +43,10 @@ def test_success_of_a_program_that_something_else_stopped_counts_only_after_its_
 
 @pytest.mark.parametrize(
     ("steps_done", "code", "told"),
-    [(9, "FINISHED_EARLY", "(--steps) is too large"), (12, "FINISHED_BEYOND", "after 12 steps, and 10 were stated")],
+    [
+        (9, "FINISHED_EARLY", "(--steps, or total= of job.report) is too large"),
+        (12, "FINISHED_BEYOND", "after 12 steps, and 10 were stated"),
+    ],
 )
 def test_a_wrong_number_of_steps_is_told_with_both_numbers(steps_done: int, code: str, told: str) -> None:
     play = Play()

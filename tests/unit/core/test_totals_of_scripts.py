@@ -35,6 +35,7 @@ def steps_after(play: Play, *said: tuple[int, int]) -> list[int]:
 def test_what_the_script_says_is_planned_with_and_kept_while_it_says_nothing() -> None:
     play = running()
     assert steps_after(play, (1, 0), (2, 40), (3, 0)) == [0, 40, 40]
+    assert steps_after(running(), (0, 40), (0, 0)) == [40, 40]
     assert play.engine.state.running["j0"].request.steps_total == 40, "what policies see"
     assert job_of(play).reported.script_steps_total == 40
 
@@ -62,3 +63,18 @@ def test_a_job_that_was_told_to_stop_after_its_scripts_last_step_is_finished() -
     steps_after(play, (40, 40))
     play.report(events.JobStopped, exit_class="stopped", steps_done=40)
     assert job_of(play).phase is Phase.FINISHED
+
+
+def test_a_job_that_was_told_to_stop_beyond_its_scripts_total_is_not_finished() -> None:
+    play = running()
+    steps_after(play, (40, 60))
+    play.report(events.JobStopped, exit_class="stopped", steps_done=61)
+    assert job_of(play).phase is not Phase.FINISHED
+    assert (job_of(play).reported.script_steps_total, job_of(play).request.steps_total) == (0, 0)
+
+
+def test_a_success_beyond_the_scripts_total_asks_nobody_to_correct_what_nobody_stated() -> None:
+    play = running()
+    steps_after(play, (40, 60))
+    play.report(events.JobFinished, steps_done=61)
+    assert (job_of(play).phase, job_of(play).reason.code) == (Phase.FINISHED, "FINISHED")
