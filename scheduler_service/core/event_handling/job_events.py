@@ -255,9 +255,10 @@ def _finish_if_complete(
     state: ClusterState, job: JobRecord, event: events.JobStopped | events.JobFailed, step: EventEffects
 ) -> bool:
     """Finish a job whose program was told to stop but had done its last step and ended with success; say whether."""
-    told, ended = event.exit_class in ("stopped", "fenced"), _with_end(job, event)
-    is_complete = 0 < steps_to_complete(ended) <= event.steps_done
-    if not (told and event.exit_code == 0 and is_complete):
+    if event.exit_class not in ("stopped", "fenced") or event.exit_code:
+        return False
+    ended = _with_end(job, event)
+    if not 0 < steps_to_complete(ended) <= event.steps_done:
         return False
     end(state, ended.exiting(exit_class="done"), Phase.FINISHED, Reason(code="FINISHED"), step)
     return True

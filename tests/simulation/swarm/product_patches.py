@@ -43,6 +43,9 @@ SCHEDULER_TICK_S = 0.5
 _BOOTED = (attempt_table, launching, node_agent, node_agent_servicer)
 
 
+_POLICIES = SimpleNamespace(make_policy=make_restless_policy, unusable_plugins=tuple)
+
+
 def _boot_id() -> str:
     return current().machine.boot_id
 
@@ -112,7 +115,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         # What decides nothing.
         (protocol, "known_names", lambda allowed: (allowed,)),
         (running_scheduler, "Metrics", scheduler_host.NoMetrics),
-        (running_scheduler, "policy_registry", SimpleNamespace(make_policy=make_restless_policy)),
+        (running_scheduler, "policy_registry", _POLICIES),
     ]
 
 

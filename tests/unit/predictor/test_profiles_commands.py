@@ -43,7 +43,7 @@ def test_status_counts_rows_and_names_what_has_none(state: Path) -> None:
     assert list(status["refused"].values()) == [1]
     assert status["flagged"] == {"foreign_load": 1}
     table = run(state, "status").stdout
-    assert "4 of 3 jobs" in table
+    assert "windows     4, of 3 jobs" in table
     assert "36500 days" in table
     assert "1: another process used the device" in table
 
