@@ -31,7 +31,7 @@ def require_interval(policy: object) -> None:
     """
     interval_ms = getattr(policy, "interval_ms", 0)
     is_number = isinstance(interval_ms, Real) and not isinstance(interval_ms, bool)
-    if not is_number or not float(interval_ms).is_integer() or interval_ms < 0:
+    if not is_number or interval_ms % 1 != 0 or interval_ms < 0:
         raise PolicyParameterError(f"interval_ms must be 0 or more whole milliseconds, but is {interval_ms!r:.100}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,98 +34,83 @@ def attack(network: nn.Module, batch: Tensor, how: str) -> Tensor:
     return moved.detach()
 
 
-def train(tmp_path: Path, how: str, *, parts: int = 1) -> Window:
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    monkeypatch.setattr(Recorder, "_finish", lambda *words, **named: None)
+    installed = Recorder(torch, tmp_path)
+    installed.install()
+    try:
+        yield installed
+    finally:
+        installed.uninstall()
+
+
+def train(recorder: Recorder, how: str, *, parts: int = 1) -> Window:
     network = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    recorder = Recorder(torch, tmp_path)
-    recorder.install()
-    try:
-        for _ in range(2):
-            batch = attack(network, torch.ones(_SAMPLES, 4), how)
-            optimizer.zero_grad()
-            for part in batch.chunk(parts):
-                network(part).sum().backward()
-            recorder._after_step(optimizer, (), {})
-            recorder.is_writing = False
-    finally:
-        recorder.uninstall()
+    for _ in range(2):
+        batch = attack(network, torch.ones(_SAMPLES, 4), how)
+        optimizer.zero_grad()
+        for part in batch.chunk(parts):
+            network(part).sum().backward()
+        recorder._after_step(optimizer, (), {})
+        recorder.is_writing = False
     return find_window(recorder.calls, recorder.steps, [optimizer], is_whole=True)
 
 
 @pytest.mark.parametrize("how", ["optimizer zeroes", "network zeroes", "offset", "frozen"])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_passes_of_an_attack_are_no_part_of_the_batch(
-    how: str, parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Recorder, "_finish", lambda *words, **named: None)
-    window = train(tmp_path, how, parts=parts)
+def test_passes_of_an_attack_are_no_part_of_the_batch(recorder: Recorder, how: str, parts: int) -> None:
+    window = train(recorder, how, parts=parts)
     assert (window.accumulation, window.dropped_passes) == (parts, _ATTACKS)
     assert [call.samples for call in window.calls] == [_SAMPLES // parts]
 
 
 @pytest.mark.parametrize("asks", [True, False])
 def test_passes_whose_gradients_are_set_to_zero_are_told_by_the_gradients_that_they_ask_of_inputs(
-    asks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorder: Recorder, asks: bool
 ) -> None:
     # Without them a script gathers the gradients itself, as where they are cut for each sample: those are the batch.
-    monkeypatch.setattr(Recorder, "_finish", lambda *words, **named: None)
     network = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    recorder = Recorder(torch, tmp_path)
-    recorder.install()
-    try:
-        for _ in range(2):
-            for _ in range(3):
-                optimizer.zero_grad()
-                network(torch.ones(2, 4, requires_grad=asks)).sum().backward()
-            recorder._after_step(optimizer, (), {})
-    finally:
-        recorder.uninstall()
+    for _ in range(2):
+        for _ in range(3):
+            optimizer.zero_grad()
+            network(torch.ones(2, 4, requires_grad=asks)).sum().backward()
+        recorder._after_step(optimizer, (), {})
     window = find_window(recorder.calls, recorder.steps, [optimizer], is_whole=True)
     assert (window.accumulation, window.dropped_passes) == ((1, 2) if asks else (3, 0))
 
 
 def test_what_a_generator_makes_for_a_network_that_does_not_learn_meanwhile_is_a_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorder: Recorder,
 ) -> None:
-    monkeypatch.setattr(Recorder, "_finish", lambda *words, **named: None)
     makes, judges = nn.Linear(4, 4), nn.Linear(4, 1)
-    recorder = Recorder(torch, tmp_path)
-    recorder.install()
-    try:
-        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (makes, judges)]
-        for _ in range(2):
-            made = makes(torch.ones(3, 4))
-            judges(made.detach()).sum().backward()
-            recorder._after_step(optimizers[1], (), {})
-            judges.requires_grad_(False)
-            judges(made).sum().backward()
-            judges.zero_grad()
-            recorder._after_step(optimizers[0], (), {})
-            judges.requires_grad_(True)
-    finally:
-        recorder.uninstall()
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (makes, judges)]
+    for _ in range(2):
+        made = makes(torch.ones(3, 4))
+        judges(made.detach()).sum().backward()
+        recorder._after_step(optimizers[1], (), {})
+        judges.requires_grad_(False)
+        judges(made).sum().backward()
+        judges.zero_grad()
+        recorder._after_step(optimizers[0], (), {})
+        judges.requires_grad_(True)
     assert not any(call.is_dropped for call in recorder.calls)
 
 
 def test_a_pass_for_gradients_of_inputs_that_no_pass_of_training_is_like_is_a_part_of_the_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorder: Recorder,
 ) -> None:
     # As in virtual adversarial training, whose last pass is of two calls: all are in the step, with what they compute.
-    monkeypatch.setattr(Recorder, "_finish", lambda *words, **named: None)
     network, batch = nn.Linear(4, 2), torch.ones(_SAMPLES, 4)
-    recorder = Recorder(torch, tmp_path)
-    recorder.install()
-    try:
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        for _ in range(2):
-            offset = torch.zeros_like(batch, requires_grad=True)
-            network(batch + offset).sum().backward()
-            network.zero_grad()
-            (network(batch).sum() + network(batch + offset.detach()).sum()).backward()
-            recorder._after_step(optimizer, (), {})
-    finally:
-        recorder.uninstall()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for _ in range(2):
+        offset = torch.zeros_like(batch, requires_grad=True)
+        network(batch + offset).sum().backward()
+        network.zero_grad()
+        (network(batch).sum() + network(batch + offset.detach()).sum()).backward()
+        recorder._after_step(optimizer, (), {})
     window = find_window(recorder.calls, recorder.steps, [optimizer], is_whole=True)
     assert (window.accumulation, window.dropped_passes, len(window.calls)) == (1, 0, 3)
 

@@ -15,6 +15,12 @@ CUTTING = "from cotenant import job\nparts = job.sub_batches(batch)\n"
 HELPER = Path(job.__file__).read_text()
 
 
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -45,9 +51,7 @@ def test_a_script_is_known_by_its_imports(text: str, expected: bool, tmp_path: P
 def test_what_a_script_imports_of_its_own_project_is_looked_into(
     words: list[str], files: dict[str, str], expected: bool, tmp_path: Path
 ) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path, files)
     assert is_torch_script(["python", *words], tmp_path) is expected
 
 
@@ -139,9 +143,7 @@ def test_a_script_behind_flags_of_python_and_a_module_are_looked_into(
 def test_a_batch_is_taken_whole_where_no_text_asks_in_how_many_passes_it_is_to_be_taken(
     words: list[str], files: dict[str, str], expected: bool, tmp_path: Path
 ) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path, files)
     assert takes_whole_batch(words, tmp_path) is expected
 
 

@@ -178,7 +178,7 @@ def test_whole_milliseconds_are_an_interval_whatever_holds_them(interval_ms: Any
     require_interval(type("Odd", (), {"interval_ms": interval_ms})())
 
 
-@pytest.mark.parametrize("interval_ms", ["often", -5, 0.5, True, float("nan"), float("inf")])
+@pytest.mark.parametrize("interval_ms", ["often", -5, 0.5, True, float("nan"), float("inf"), -(10**400)])
 def test_times_that_are_none_are_no_interval(interval_ms: Any) -> None:
     policy = type("Odd", (), {"interval_ms": interval_ms})()
     with pytest.raises(PolicyParameterError, match="interval_ms must be 0 or more whole milliseconds, but is"):
