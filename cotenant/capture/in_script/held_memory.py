@@ -50,8 +50,7 @@ def _copies_of(torch: Any, network: Any) -> list[Any]:
     for each in gc.get_objects() if shapes else ():
         kind = type(each)
         if kind is type(network):
-            is_copy = "_parameters" in vars(each) and _shapes_of(each) == _shapes_of(network)
-            found += _tensors_in(each) if is_copy else []
+            found += _tensors_in(each) if "_parameters" in vars(each) and _are_alike(torch, each, network) else []
         elif kind in _DICTIONARIES and len(each) >= len(shapes):
             found += _written(torch, [each.get(name) for name in shapes], list(shapes.values()))
         elif kind is list and len(each) == len(shapes):
@@ -59,14 +58,23 @@ def _copies_of(torch: Any, network: Any) -> list[Any]:
     return found
 
 
-def _shapes_of(network: Any) -> list[tuple[int, ...]]:
-    return [tuple(each.shape) for each in network.parameters()]
+def _are_alike(torch: Any, other: Any, network: Any) -> bool:
+    ours, theirs = list(network.parameters()), list(other.parameters())
+    is_held = len(ours) == len(theirs) and all(_is_held(torch, each) for each in theirs)
+    return is_held and all(tuple(one.shape) == tuple(another.shape) for one, another in zip(theirs, ours))  # noqa: B905
+
+
+def _is_held(torch: Any, value: Any) -> bool:
+    """Whether a value is a tensor with memory: those that an export drew with may have symbols as sizes."""
+    if not isinstance(value, torch.Tensor) or value.device.type == "meta" or hasattr(value, "fake_mode"):
+        return False
+    return all(type(size) is int for size in value.shape)
 
 
 def _written(torch: Any, values: list[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
     """The values, if they are tensors of these shapes that take no part in learning and were written to."""
     for value, shape in zip(values, shapes):  # noqa: B905 (Python 3.8 has no strict)
-        is_copy = isinstance(value, torch.Tensor) and tuple(value.shape) == shape and not value.requires_grad
+        is_copy = _is_held(torch, value) and tuple(value.shape) == shape and not value.requires_grad
         if not is_copy or value._version == 0:
             return []
     return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -123,7 +124,8 @@ def job(bench: Bench, groups: ControlGroups) -> Iterator[Job]:
     for pid in found.pids:
         identity = LinuxProcesses().identify(pid)
         if identity is not None:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended since
+                os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not found.is_alive(), "the job is gone")
 
 

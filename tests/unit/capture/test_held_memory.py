@@ -7,6 +7,8 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from cotenant.capture.in_script.held_memory import outside_bytes
 from cotenant.capture.in_script.optimizer_state import name_optimizer
@@ -45,6 +47,20 @@ def test_averages_in_dictionaries_and_lists_are_held_once_they_are_written_to() 
     for each in (*by_name.values(), *in_order):
         each.mul_(0.9)
     assert outside_bytes(torch, [network], []) == 2 * 4 * WEIGHTS
+
+
+def test_what_an_export_in_the_same_process_drew_with_holds_nothing() -> None:
+    network, lines = Net(), ShapeEnv()
+    with FakeTensorMode(shape_env=lines):
+        drawn = [torch.empty(16, 8).add_(1), torch.empty(16).add_(1)]
+        of_unknown_width = [torch.empty(16, lines.create_unbacked_symint()).add_(1), torch.empty(16).add_(1)]
+        wrapped = [torch._to_functional_tensor(each) for each in of_unknown_width]
+        drawn_network = Net()
+    with torch.device("meta"):
+        bare = [torch.empty(16, 8).add_(1), torch.empty(16).add_(1)]
+
+    assert outside_bytes(torch, [network], []) == 0
+    del drawn, of_unknown_width, wrapped, drawn_network, bare
 
 
 class Lazy(dict[str, object]):
