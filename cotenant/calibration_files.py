@@ -63,7 +63,7 @@ def newest_calibration(state_dir: Path, device: str, now_ms: int) -> tuple[Path,
 def device_at_hand(state_dir: Path, name: str, now_ms: int) -> str:
     """Return the full name of the calibrated device of this machine that is meant, else the name itself.
 
-    Somebody who says `a100` beside one means that one, whatever else is sold by that name.
+    Where one is calibrated, `a100` means that one, whatever else is sold by that name.
 
     Args:
         state_dir: Where the programs of this machine keep their data.

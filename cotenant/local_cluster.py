@@ -183,7 +183,7 @@ class LocalCluster:
         predictor_port: 0 = any free one; the same holds for the scheduler's.
         has_trials: Whether jobs may share on trial.
         tenants_file: Quotas and weights of tenants; None = all jobs are one tenant's.
-        access: How this account, and nobody else, gets in, once it was started.
+        access: How this account alone gets in, once it was started.
     """
 
     state_dir: Path

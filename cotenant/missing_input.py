@@ -1,4 +1,4 @@
-"""Whether a program died of what nobody typed: an answer to its question, or the words behind its name."""
+"""Whether a program ended because it lacked input: an answer to a prompt, or command-line arguments."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def load_plugins(taken: Container[str]) -> Mapping[str, PolicyPlugin]:
 
 
 def find_shadowed(taken: Container[str]) -> Sequence[PolicyPlugin]:
-    """Return the plug-ins that nobody can choose, since a policy of the scheduler has their name."""
+    """Return the plug-ins that cannot be chosen, since a policy of the scheduler has their name."""
     fault = "the scheduler has a policy of this name; give the entry point another one"
     return [
         PolicyPlugin(name=point.name, package=_package_of(point), fault=fault)

@@ -71,7 +71,7 @@ class Authority:
             _openssl("req", "-x509", *_CURVE, *names, "-days", str(AUTHORITY_DAYS), *uses)
 
     def issue(self, role: Role, name: str, *, hosts: Sequence[str], days: int) -> None:
-        """Makes a key and a certificate for who has a role.
+        """Makes a key and a certificate for the holder of a role.
 
         Args:
             role: What its holder may do.

@@ -1,4 +1,4 @@
-"""What of a captured script is not as it looks, in sentences for whoever reads the prediction."""
+"""Warnings about a captured script, as sentences that are printed with its prediction."""
 
 from __future__ import annotations
 

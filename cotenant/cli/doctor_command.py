@@ -62,7 +62,7 @@ def doctor(session: Session, /) -> None:
 
 
 def _next_step(findings: Iterable[Finding]) -> str:
-    """Returns what somebody who has just installed cotenant can type now."""
+    """Returns the commands that a new user can type now."""
     is_up = any(finding.check == "scheduler" and finding.state == "ok" for finding in findings)
     submitting = "cotenant submit -- python SCRIPT.py"
     return submitting if is_up else f"cotenant demo, or cotenant up and in another terminal {submitting}"

@@ -40,7 +40,7 @@ class _Failures:
         self.pause_s = interval_s
 
     def note(self, error: CotenantError) -> None:
-        """Say what is new of a failure, and make the pause longer; whoever waits for another to end asks as often."""
+        """Say what is new of a failure, and make the pause longer; a standby asks as often as before."""
         if error.message != self._told:
             remedy = f"; {error.remedy}" if error.remedy else ""
             tell(f"error: {error.message}; asking again, every {self._most_s:g} s at least{remedy}", style="red")

@@ -22,7 +22,7 @@ class EngineUnreachableError(EngineError):
 
 
 class EngineDeniedError(EngineUnreachableError):
-    """It knows us not, or does not let us read it: asking again changes nothing until somebody gives us the right."""
+    """It refuses our identity or our rights: asking again changes nothing until an administrator grants them."""
 
 
 class EngineTakenError(EngineUnreachableError):

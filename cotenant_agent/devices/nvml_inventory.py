@@ -324,7 +324,7 @@ def _utilization_of(device: _Device, pids: Sequence[int]) -> float | None:
 
 
 def _foreign_ratio(device: _Device, own: Collection[int], listed: Collection[int] | None) -> float | None:
-    """Share of those that are not ours; what a server of MPS does is ours where nobody else is there to be served."""
+    """Share of foreign processes; the work of an MPS server counts as ours where it has no foreign clients."""
     known = device.newest_processes
     if known is None:
         return None

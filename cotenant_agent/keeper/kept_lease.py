@@ -14,7 +14,7 @@ class KeptLease:
 
     Attributes:
         grace_ms: How long an end may take after it.
-        lifeline: A pipe to whom every newer deadline is told too; negative = to nobody.
+        lifeline: A pipe that every newer deadline is written to as well; negative = none.
     """
 
     def __init__(self, records: Records) -> None:

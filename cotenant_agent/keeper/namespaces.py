@@ -51,7 +51,7 @@ class Others:
     """Everything in the namespace whose first process this is, but for that process; nothing where that is in doubt.
 
     Args:
-        outer: Names the namespace of who makes it (`process_namespace`); empty = unknown.
+        outer: Names the namespace of its maker (`process_namespace`); empty = unknown.
     """
 
     def __init__(self, outer: str) -> None:
@@ -64,7 +64,7 @@ class Others:
         """
         if os.getpid() != INIT_PID or process_namespace() in ("", self._outer) or not self._outer:
             return False
-        # Nobody else is left.
+        # No other process is left.
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, number)
         return True

@@ -99,7 +99,8 @@ class Records:
 
     Args:
         seal: The key shared with the agent; None = no job can write there.
-        agent: Pid and start ticks of who has the other copy of the key: once it is gone, what has no seal is believed.
+        agent: Pid and start ticks of the holder of the other copy of the key: once it is gone, what has no seal is
+            believed.
     """
 
     def __init__(self, seal: Seal | None = None, agent: tuple[int, int] = (0, 0)) -> None:

@@ -70,7 +70,7 @@ class StandstillHold:
         if not is_over and self._job.hold(now_ms):
             return True
         if self._lease.end_left_ms(now_ms) > 0:
-            # Nobody has started it elsewhere yet: it may write its checkpoint as at the end of any other lease.
+            # It was not started elsewhere yet: it may write its checkpoint as at the end of any other lease.
             self._release()
         return False
 

@@ -51,7 +51,7 @@ def run_all(experiment: Experiment, *, has_jobs: bool, scenarios: Scenarios, run
         experiment: What shall be run.
         has_jobs: Keep every job of every run.
         scenarios: Of the experiment.
-        run_one: Instead of `scenarios.run`, for who wants to watch.
+        run_one: Instead of `scenarios.run`, for callers that want to watch.
 
     Raises:
         SimulatorError: An input is wrong, a policy failed, or an invariant broke.

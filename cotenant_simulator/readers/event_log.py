@@ -160,7 +160,7 @@ def _job(seen: _Seen, event: events.JobSubmitted, first_ms: int, device: str) ->
         steps = max(round(seen.ran_ms.get(request.job_id, 0) / _step_ms(seen, _key(event), device)), 1)
     terms, came_ms = request.terms, event.at_ms
     if terms.is_held:
-        # Nobody releases it in simulated time, and jobs that wait for its end would never start.
+        # No user releases it in simulated time, and jobs that wait for its end would never start.
         terms, came_ms = replace(terms, is_held=False), seen.released_ms.get(request.job_id, came_ms)
     return TraceJob(
         submitted_at_ms=came_ms - first_ms,

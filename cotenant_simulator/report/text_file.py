@@ -1,4 +1,4 @@
-"""Writing what somebody asked for into a file."""
+"""Writes a report or table into a file that the user named."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def train_command(settings: Settings) -> None:
 
 
 def ensure_version(settings: Settings, tell: Tell) -> None:
-    """Serves a first version where there is none, or only one that came with an older program, for who asks no service.
+    """Serves a first version where there is none, or only one of an older program, for callers without a service.
 
     A service learns anew by itself what was learned by older rules (`ModelUpkeep`).
     """

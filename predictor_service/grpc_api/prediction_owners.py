@@ -13,7 +13,7 @@ _ASKED_BY: Final = "asked_by"
 
 
 def asked_by() -> Mapping[str, str]:
-    """Returns what the journal notes of who asks: the names of engines; nothing of people and schedulers."""
+    """Returns what the journal notes of the caller: the names of engines; nothing of people and schedulers."""
     caller = current_caller()
     return {_ASKED_BY: caller.name} if caller.role is Role.ENGINE else {}
 

@@ -1,8 +1,8 @@
 """What was measured of pairs on each device type: every co-location that starts or ends is an experiment.
 
 Each way of sharing a device has a table of its own, and what one says changes no other: no known set has the same
-pairs measured in turns and under MPS, so that what one would tell of the other could not be checked. Whoever does not
-say the way asks of everything that was measured.
+pairs measured in turns and under MPS, so that what one would tell of the other could not be checked. A caller
+that does not say the way is answered from all that was measured.
 
 Kept per ordered pair is a robust running mean of ln(1 + slowdown) with its count and scatter. The past fades: a new
 sample weighs at least one in `COUNT_MAX`. A sample far outside the scatter so far counts as if it were at its edge, so
@@ -188,7 +188,7 @@ class ObservedPairs:
             slowdown_ratio: Shared over alone, less 1; above -1.
             at_ms: When it was reported.
             is_doubtful: It makes no interval narrower.
-            sharing: How the two shared the device; unstated = whoever says a way learns nothing of it.
+            sharing: How the two shared the device; unstated = callers that name a way learn nothing of it.
         """
         value = log_slowdown(slowdown_ratio)
         with self._lock:

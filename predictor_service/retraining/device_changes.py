@@ -10,9 +10,9 @@ served version has not learned from on that device are no witnesses: what it err
 The level is the median of the older half of the windows behind the day, every family counted once; the newer half is
 what a new version is judged by, see `gate.compare_newest`.
 
-What cannot be told apart: if every machine of a device type reports three times too much, that is a change for whoever
-reads its reports. It moves that target of that device type and nothing else, and `models rollback` takes it back. Where
-only some machines do, their jobs disagree with the others', and nothing is moved.
+What cannot be told apart: if every machine of a device type reports three times too much, that looks like a change of
+the device. It moves that target of that device type and nothing else, and `models rollback` takes it back. Where only
+some machines do, their jobs disagree with the others', and nothing is moved.
 """
 
 from __future__ import annotations

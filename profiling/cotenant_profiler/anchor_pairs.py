@@ -172,7 +172,7 @@ def measure_pairs(
             try:
                 together = bench.measure(loads, loads, method)
             except OutOfMemoryError:
-                bench.close()  # an answer that nobody waited for would be taken for that of the next pair
+                bench.close()  # a late answer would be taken for that of the next pair
                 continue
             except ProfilerError:
                 break

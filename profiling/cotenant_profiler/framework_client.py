@@ -23,7 +23,7 @@ _ENDING_S_MAX: Final = 10.0
 class FrameworkClient:
     """Imports the framework once, in a process of its own, and has workers of a stand-in core forked from it.
 
-    It ends with whoever started it, and its workers with it. One that was silent for too long is ended.
+    It ends with the process that started it, and its workers with it. One that was silent for too long is ended.
 
     Args:
         arguments: How its workers get onto the device, as in `WorkerPlace`: a core. GPUs are not forked onto: their
@@ -102,7 +102,7 @@ class FrameworkClient:
             socket.send_fds(self._connection, [json.dumps(request).encode()], files)
             told = self._connection.recv(_ANSWER_BYTES_MAX)
         except TimeoutError as error:
-            # An answer that nobody waited for would be taken for that to the next request.
+            # A late answer would be taken for that to the next request.
             self.close()
             raise WorkerError(f"the framework was not imported within {timeout_s:.1f} s") from error
         except OSError as error:
@@ -114,7 +114,7 @@ class FrameworkClient:
 
 
 class _ForkedProcess:
-    """What `WorkerClient` uses of a process; whoever asks how it ended takes its end for granted."""
+    """What `WorkerClient` uses of a process; its end status is asked for only after its end."""
 
     def __init__(self, server: FrameworkClient, pid: int, stdin: int, stdout: int) -> None:
         self.pid = pid

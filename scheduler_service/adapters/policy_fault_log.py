@@ -1,4 +1,4 @@
-"""Logs what was wrong with a policy's answers: whoever mends it reads the scheduler's log."""
+"""Logs what was wrong with a policy's answers, for the author of the policy."""
 
 from __future__ import annotations
 

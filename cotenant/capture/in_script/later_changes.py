@@ -1,7 +1,7 @@
 """What a script names that changes its steps later on, after those that a capture sees.
 
-A loop tells nobody what it will do. Names do, in the script itself: of its classes, functions, variables and arguments.
-They prove nothing, and make a note only.
+What a loop will do cannot be read off a run of two steps. The names of classes, functions, variables and arguments in
+the script hint at it. They prove nothing, and make a note only.
 """
 
 # ruff: noqa: ANN401 (objects of the script: nothing of them has a type here)

@@ -1,7 +1,7 @@
 """How many optimizer steps a script means to take, where its library or the schedule of its learning rate says so.
 
-A loop tells nobody how long it is. A trainer of a library knows; a schedule that comes to an end, and moves on with
-each step of the optimizer, was told. One that moves once an epoch counts something else.
+The length of a loop cannot be read off its code. The trainer of a library knows it, and so does a schedule that ends
+and moves on with each step of the optimizer. One that moves once an epoch counts something else.
 """
 
 # ruff: noqa: ANN401 (torch and libraries are the script's own: they are handed in, and nothing of them has a type here)

@@ -42,12 +42,12 @@ def tag_of(pod: Row) -> JobTag | None:
     line = annotations_of(pod).get(JOB_ANNOTATION)
     if isinstance(line, str):
         return read_tag(f"{FIRST_WORD} {line}")
-    # Nobody else would ever place one that waits for us.
+    # No other scheduler places a pod that waits for this one.
     return JobTag() if is_ours(pod) else None
 
 
 def has_misplaced_tag(pod: Row) -> bool:
-    """Say whether its user stated something in a label, which nobody reads."""
+    """Say whether its user stated something in a label: only annotations are read."""
     return JOB_ANNOTATION in row_of(pod, "metadata", "labels") and JOB_ANNOTATION not in annotations_of(pod)
 
 

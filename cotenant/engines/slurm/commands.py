@@ -15,7 +15,7 @@ TIMEOUT_S = 30.0
 OUTPUT_BYTES_MAX = 256 * 2**20
 _SHOWN_CHARACTERS_MAX = 300
 _DENIALS = ("access/permission denied", "authentication error", "invalid authentication credential")
-"""What Slurm says to whom it does not let in, in lower case."""
+"""What Slurm answers where it refuses access, in lower case."""
 _SILENCE = ("unable to contact slurm controller", "configuration source", "failed to fetch config", "connect failure")
 """What its commands say where slurmctld does not answer them, in lower case."""
 _SEE_SLURMCTLD = "see that slurmctld runs, and that SLURM_CONF names its configuration"

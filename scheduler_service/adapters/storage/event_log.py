@@ -40,7 +40,7 @@ class LogRecord:
 def told_together(records: Sequence[LogRecord]) -> list[LogRecord]:
     """Return the records of one append with the word at all but the last that others follow, at most so many.
 
-    Their facts are decided upon once, by whoever handles them now or after a restart: the word is stored with them.
+    Their facts are decided upon once, now or after a restart: the decision is stored with them.
     """
     last = len(records)
     return [

@@ -87,7 +87,7 @@ class ExtrapolatedJobs(Mapping[str, RunningJob]):
         now_ms: This instant.
 
     Attributes:
-        reported: The same, for who wants to know only what no time changes.
+        reported: The same, for readers of what time does not change.
     """
 
     def __init__(self, reported: Mapping[str, RunningJob], now_ms: int) -> None:

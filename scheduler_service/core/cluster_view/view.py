@@ -202,7 +202,7 @@ class ClusterIndex(Protocol):
 
     @property
     def counted_arrays(self) -> GpuArrays:
-        """The same for who reads no class and no host: at a tenth of the cost."""
+        """The same for readers of neither class nor host: at a tenth of the cost."""
 
     @property
     def remaining_times(self) -> RemainingTimes:

@@ -145,7 +145,7 @@ def heeds_some_report(policy: Policy) -> bool:
 def _heeds(heeds_report: Callable[..., object], lost_ratio: float) -> bool:
     try:
         return bool(heeds_report(lost_ratio=lost_ratio))
-    except POLICY_FAULTS:  # whoever cannot say it is asked
+    except POLICY_FAULTS:  # a policy that cannot say it is asked
         return True
 
 

@@ -79,7 +79,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
 
 
 def _look_further(state: ClusterState, job: JobRecord, report: JobProgressed, step: EventEffects) -> None:
-    """Let those look at a report to whom it may say something; most jobs have no target loss and no slow rank."""
+    """Pass a report to those that may learn from it; most jobs have no target loss and no slow rank."""
     if job.reported.training_end is not None:
         ask_about_end(state, job.job_id, step)
     refit_memory(state, job.job_id, step)

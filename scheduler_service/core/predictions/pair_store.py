@@ -24,7 +24,7 @@ MOVED_RATIO_MIN = 0.01
 class PairStore:
     """Pairs of keys by device and way of sharing; what was observed overrides what was predicted.
 
-    Whoever names a device type means it as it is shared now; what is known of the other way stays where it is. Of a
+    The name of a device type means it as it is shared now; what is known of the other way stays where it is. Of a
     type that is shared in several ways each is named by its place (`shared_ways.place_of`).
 
     Attributes:

@@ -5,7 +5,7 @@ the tenant that has had least for its weight; of one tenant the lane whose first
 rules for tenants there is one turn, that of all jobs, and the policy sees what it always saw.
 
 Inside a turn the policy may stop or move running jobs of the same tenant and of no higher class. A last turn, in which
-no job waits, lets it look after what runs. Running jobs grow only into GPUs that are left to nobody (`growth.py`).
+no job waits, lets it look after what runs. Running jobs grow only into GPUs that no waiting job needs (`growth.py`).
 
 GPUs may be kept back for a wide job (`reservations.py`): they are closed in the turns that come after its own.
 """
@@ -264,7 +264,7 @@ def _admitted(admission: _Admission, decision: Decision) -> Decision | None:
 
 
 def _may_reshape(admission: _Admission, job: RunningJob, reshape: Reshape) -> bool:
-    """Say whether a running job may have so many GPUs: only fewer, or such as nobody waits for."""
+    """Say whether a running job may have so many GPUs: only fewer, or those that no job waits for."""
     more = len(reshape.assignments) - len(job.assignments)
     if more <= 0:
         return True

@@ -64,7 +64,7 @@ def plan_of(chosen: Sequence[OfferedGpu]) -> PreemptionPlan:
 
 
 def cheapest_vacant(vacant: Sequence[OfferedGpu], gpus: int, *, is_one_node: bool) -> Sequence[OfferedGpu] | None:
-    """Return which vacant GPUs a job takes that stops nobody, or None where they do not suffice.
+    """Return which vacant GPUs a job takes that stops no other job, or None where they do not suffice.
 
     Those of one node or the first ones of all, whichever waits for fewer GPUs to be released; then by their ids.
 
