@@ -136,6 +136,8 @@ def test_a_stop_does_not_outlive_a_lease_that_slept_and_its_grace(
 
 def test_ranks_are_not_silent_while_their_machine_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    # Real ones are all that this process has started, for other tests too.
+    monkeypatch.setattr(shim, "JobProcesses", SilentProcesses)
     (tmp_path / "ended_parts.json").write_text(json.dumps({"parts": 1}))
     spec = {"log_limit_bytes": 4096, "environment": {}, "is_part": True, "ranks_silent_ms": 60_000}
     supervisor = shim.AttemptSupervisor(spec, Records())
