@@ -99,6 +99,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         self._bases = SnapshotBases()
         self._newest_first = NewestFirst()
         self._listing = asyncio.Lock()
+        self._repeating = asyncio.Lock()
         self._warned: dict[str, Sequence[resources_pb2.Warning]] = {}
 
     async def SubmitJob(  # noqa: N802
