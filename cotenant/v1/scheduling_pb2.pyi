@@ -2059,6 +2059,7 @@ class ListNodesResponse(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    TROUBLES_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
@@ -2068,16 +2069,24 @@ class ListNodesResponse(_message.Message):
         being stopped (UNKNOWN_ATTEMPT).
         """
 
+    @_builtins.property
+    def troubles(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]:
+        """What an operator should look after, of the scheduler and of all nodes: STATE_UNWRITABLE, PREDICTOR_UNAVAILABLE,
+        PREDICTOR_TIMEOUT, LIST_NOT_READ, CLOCK_OFF, AGENT_VERSION, CERTIFICATE_ENDS, and why agents were not let in lately (SECOND_INSTANCE, FOREIGN_CLUSTER,
+        ATTEMPTS_MISSING). At most 20 of a code, and one that counts the others.
+        """
+
     def __init__(
         self,
         *,
         nodes: _abc.Iterable[Global___Node] | None = ...,
         next_page_token: _builtins.str = ...,
         warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
+        troubles: _abc.Iterable[_resources_pb2.Warning] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "nodes", b"nodes", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "nodes", b"nodes", "troubles", b"troubles", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

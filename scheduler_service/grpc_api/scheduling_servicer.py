@@ -28,6 +28,7 @@ from scheduler_service.errors import (
 )
 from scheduler_service.grpc_api import policies, validation
 from scheduler_service.grpc_api.agents.translate_nodes import node_message
+from scheduler_service.grpc_api.cluster_troubles import Watched, trouble_warnings
 from scheduler_service.grpc_api.jobs import job_requests
 from scheduler_service.grpc_api.jobs.admission import Admission
 from scheduler_service.grpc_api.jobs.expected_starts import add_expected_starts, explanation_violations
@@ -69,6 +70,7 @@ class Cluster:
     Attributes:
         store_confirmation: Notes durably that an operator has confirmed a restore; blocks.
         forecasts: Says when waiting jobs start; None = nothing does.
+        watched: Where troubles are seen that an operator should look after.
     """
 
     loop: LiveLoop
@@ -82,6 +84,7 @@ class Cluster:
     standstill: Standstill = field(default_factory=Standstill)
     store_confirmation: Callable[[], None] = field(default=lambda: None)
     forecasts: StartForecasts | None = None
+    watched: Watched = field(default_factory=Watched)
 
     @property
     def engine(self) -> SchedulerEngine:
@@ -283,7 +286,18 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         standstill = self._cluster.standstill
         warnings = [resources_pb2.Warning(code=standstill.code, message=standstill.message)] * bool(standstill.code)
         warnings += unknown_attempt_warnings(state, self._cluster.identity)
-        return scheduling_pb2.ListNodesResponse(nodes=messages, next_page_token=token, warnings=warnings)
+        return scheduling_pb2.ListNodesResponse(
+            nodes=messages,
+            next_page_token=token,
+            warnings=warnings,
+            troubles=trouble_warnings(
+                self._cluster.watched,
+                state,
+                self._cluster.sessions,
+                now_ms=self._cluster.loop.clock.now_ms(),
+                sees_all=current_caller().sees_all,
+            ),
+        )
 
     async def ForgetNode(  # noqa: N802
         self, request: scheduling_pb2.ForgetNodeRequest, context: Context

@@ -39,6 +39,8 @@ class AgentSession:
         presented_secret: That of the agent's stream before.
         knows_secret: The agent returns the secret of its last stream; older ones do not.
         has_reported: A message came after the Welcome, so the agent has the secret.
+        certificate: Which the agent showed, PEM; empty = none.
+        clock_ahead_ms: By how much its clock was ahead of this machine's at its newest heartbeat; None = not said.
         done_parts: What has only parameter servers left there, as of its newest heartbeat.
     """
 
@@ -58,6 +60,8 @@ class AgentSession:
     )
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     observed_gpus: Mapping[str, node_agent_pb2.GpuObservation] = field(default_factory=dict)
+    certificate: bytes = b""
+    clock_ahead_ms: int | None = None
     done_parts: DoneParts = frozenset()
 
     def is_of(self, instance_id: str, secret: str) -> bool:
