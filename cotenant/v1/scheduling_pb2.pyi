@@ -2668,6 +2668,7 @@ class SnapshotNode(_message.Message):
     node_id: _builtins.str
     rack_id: _builtins.str
     cpu_cores: _builtins.float
+    """0, here and below = not stated: what jobs ask of it is not looked at."""
     host_memory_bytes: _builtins.int
     schedulable: _builtins.bool
     @_builtins.property
@@ -2774,9 +2775,11 @@ class SnapshotJob(_message.Message):
     job_key: _builtins.str
     """Equal jobs have equal keys; predictions are looked up by it."""
     gpus: _builtins.int
+    """0 = 1."""
     global_batch_size: _builtins.int
     """Samples per optimizer step over all GPUs; 0 = that of the settings."""
     steps_total: _builtins.int
+    """As in JobSpec: 0 = unknown."""
     share: _resources_pb2.ShareMode.ValueType
     max_slowdown_ratio: _builtins.float
     """As in JobSpec."""
