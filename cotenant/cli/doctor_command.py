@@ -208,13 +208,11 @@ def _check_file(check: str, file: Path | None, remedy: str) -> Iterator[Finding]
 def check_nodes(session: Session) -> Iterator[Finding]:
     """Counts the machines that the scheduler hears from."""
     try:
-        nodes, warnings = session.scheduler().list_nodes(), session.scheduler().list_warnings()
+        client = session.scheduler()
+        nodes, warnings, troubles = client.list_nodes(), client.list_warnings(), client.list_troubles()
     except CotenantError:  # check_services has reported it
         return
-    for trouble in session.scheduler().list_troubles():
-        severity = "fault" if trouble.code in STANDSTILLS else "warning"
-        yield Finding(check="cluster", state=severity, found=trouble.code, remedy=trouble.message)
-    for warning in warnings:
+    for warning in (*warnings, *troubles):
         severity = "fault" if warning.code in STANDSTILLS else "warning"
         yield Finding(check="cluster", state=severity, found=warning.code, remedy=warning.message)
     lost = [node.node_id for node in nodes if not node.connected]

@@ -2073,7 +2073,7 @@ class ListNodesResponse(_message.Message):
     def troubles(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]:
         """What an operator should look after, of the scheduler and of all nodes: STATE_UNWRITABLE, PREDICTOR_UNAVAILABLE,
         PREDICTOR_TIMEOUT, LIST_NOT_READ, CLOCK_OFF, AGENT_VERSION, CERTIFICATE_ENDS, and why agents were not let in lately (SECOND_INSTANCE, FOREIGN_CLUSTER,
-        ATTEMPTS_MISSING). At most 20 of a code, and one that counts the others.
+        ATTEMPTS_MISSING). At most 20 of a code, and one that counts the others. On the first page only.
         """
 
     def __init__(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cotenant import __version__
-from cotenant.access.certificate_fields import validity
+from cotenant.access.certificate_fields import Validity, validity
 from cotenant.quantities import format_duration
 from cotenant.v1 import resources_pb2
 from scheduler_service.adapters.agents.agent_refusals import REFUSAL_TEXTS, Refusal
@@ -35,14 +35,14 @@ class Watched:
         storage_failure: Returns why nothing can be stored; empty = it can.
         list_faults: Returns which files of rules or callers cannot be read; reads them.
         predictor_fault: Returns why the predictor does not answer.
-        certificates: Of the scheduler itself, PEM by what they are.
+        certificates: When those of the scheduler itself are valid, by what they are.
         wall_ms: Reads the clock of this machine.
     """
 
     storage_failure: Callable[[], str] = lambda: ""
     list_faults: Callable[[], Sequence[str]] = lambda: ()
     predictor_fault: Callable[[], PredictorError | None] = lambda: None
-    certificates: Mapping[str, bytes] = field(default_factory=dict)
+    certificates: Mapping[str, Validity] = field(default_factory=dict)
     wall_ms: Callable[[], int] = lambda: 0
 
 
@@ -108,12 +108,11 @@ def _clocks(sessions: AgentSessions) -> Iterator[str]:
 
 def _certificates(watched: Watched, sessions: AgentSessions) -> Iterator[str]:
     shown = {f"node {node_id}": one.certificate for node_id, one in sorted(sessions.connected.items())}
-    for holder, certificate in {**watched.certificates, **shown}.items():
-        valid, at_ms = validity(certificate) if certificate else None, watched.wall_ms()
+    for holder, valid in {**watched.certificates, **shown}.items():
         if valid is None:
             continue
         soon_ms = min(ENDS_SOON_MS, (valid.ends_at_ms - valid.begins_at_ms) * ENDS_SOON_RATIO)
-        left_ms = valid.ends_at_ms - at_ms
+        left_ms = valid.ends_at_ms - watched.wall_ms()
         if left_ms < soon_ms:
             when = f"ends in {format_duration(left_ms)}" if left_ms > 0 else "has ended"
             yield f"the certificate of {holder} {when}: `cotenant certs renew`, copy it there, start the program again"
@@ -142,11 +141,12 @@ def _numbers(version: str) -> list[int]:
     return [int(part) if part.isdecimal() else 0 for part in version.split(".")]
 
 
-def own_certificates(files: Mapping[str, Path | None]) -> dict[str, bytes]:
+def own_certificates(files: Mapping[str, Path | None]) -> dict[str, Validity]:
     """Read certificates as they are served from now on, by what they are; one that cannot be read is left out."""
     found = {}
     for name, file in files.items():
         with contextlib.suppress(OSError):
-            if file is not None:
-                found[name] = file.read_bytes()
+            valid = validity(file.read_bytes()) if file is not None else None
+            if valid is not None:
+                found[name] = valid
     return found

@@ -290,13 +290,15 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
             nodes=messages,
             next_page_token=token,
             warnings=warnings,
-            troubles=trouble_warnings(
-                self._cluster.watched,
-                state,
-                self._cluster.sessions,
-                now_ms=self._cluster.loop.clock.now_ms(),
-                sees_all=current_caller().sees_all,
-            ),
+            # Of all nodes, so once is enough.
+            troubles=() if request.page_token else self._troubles(),
+        )
+
+    def _troubles(self) -> Sequence[resources_pb2.Warning]:
+        cluster, sees_all = self._cluster, current_caller().sees_all
+        now_ms = cluster.loop.clock.now_ms()
+        return trouble_warnings(
+            cluster.watched, cluster.engine.state, cluster.sessions, now_ms=now_ms, sees_all=sees_all
         )
 
     async def ForgetNode(  # noqa: N802

@@ -38,6 +38,7 @@ from scheduler_service.grpc_api.agents.agent_admission import AgentAdmission, At
 from scheduler_service.grpc_api.agents.checkpoint_relay import CheckpointRelay
 from scheduler_service.grpc_api.agents.hello_checks import (
     certificate_names,
+    certificate_validity,
     check_caller,
     check_certificate,
     check_hello,
@@ -128,7 +129,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             knows_secret=hello.HasField("seen"),
         )
         if self._certificates_required:
-            session.certificate = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
+            session.certificate = certificate_validity(context)
         session.send(node_agent_pb2.ConnectResponse(welcome=self._welcome(session, hello.boot_id)))
         receiving = asyncio.ensure_future(self._receive(session, hello, request_iterator, replaced))
         try:

@@ -16,13 +16,17 @@ import pytest
 
 from cotenant import __version__
 from cotenant.access import watched_list
+from cotenant.access.callers import AccessRules
 from cotenant.access.certificate_fields import validity
 from cotenant.access.certificates import Authority
+from cotenant.access.revoked import RevokedKeys
 from cotenant.access.roles import Role
+from cotenant.access.tokens import KnownTokens
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc, resources_pb2, scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.adapters.agents.agent_refusals import RECENT_MS, Refusal
 from scheduler_service.adapters.agents.agent_sessions import AgentSessions
 from scheduler_service.adapters.predictor.predictor_client import PredictorClient, open_channel
+from scheduler_service.commands import running_scheduler as running
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import PredictorError
 from scheduler_service.grpc_api.cluster_troubles import NAMED_MAX, Watched, own_certificates, trouble_warnings
@@ -40,9 +44,18 @@ def said(messages: Said) -> Iterator[node_agent_pb2.ConnectRequest]:
     yield from iter(messages.get, None)
 
 
+def dialled(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
+    return grpc.insecure_channel(address) if credentials is None else grpc.secure_channel(address, credentials)
+
+
 @contextmanager
 def agent(
-    address: str, *, clock_ahead_ms: int | None = 0, version: str = __version__, instance_id: str = "one"
+    address: str,
+    *,
+    clock_ahead_ms: int | None = 0,
+    version: str = __version__,
+    instance_id: str = "one",
+    credentials: grpc.ChannelCredentials | None = None,
 ) -> Iterator[None]:
     """An agent of node-1 that has joined and sent one heartbeat."""
     messages: Said = SimpleQueue()
@@ -53,7 +66,7 @@ def agent(
         beat.wall_clock_ms = round(time.time() * 1_000) + clock_ahead_ms
     messages.put(node_agent_pb2.ConnectRequest(hello=greeting))
     messages.put(node_agent_pb2.ConnectRequest(heartbeat=beat))
-    with grpc.insecure_channel(address) as channel:
+    with dialled(address, credentials) as channel:
         answers = node_agent_pb2_grpc.NodeAgentServiceStub(channel).Connect(said(messages), timeout=TIMEOUT_S)
         try:
             next(answer for answer in answers if answer.HasField("heartbeat_ack"))
@@ -62,8 +75,8 @@ def agent(
             messages.put(None)
 
 
-def troubles(address: str) -> dict[str, str]:
-    with grpc.insecure_channel(address) as channel:
+def troubles(address: str, credentials: grpc.ChannelCredentials | None = None) -> dict[str, str]:
+    with dialled(address, credentials) as channel:
         stub = scheduling_pb2_grpc.SchedulingServiceStub(channel)
         found = stub.ListNodes(scheduling_pb2.ListNodesRequest(), timeout=TIMEOUT_S).troubles
     return by_code(found)
@@ -126,6 +139,21 @@ def test_a_file_of_tenants_that_cannot_be_read_is_told_until_it_can(
         assert troubles(address) == {}
 
 
+def test_lists_of_tokens_and_of_revoked_keys_that_cannot_be_read_are_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched_list, "LOOK_EVERY_MS", 0)
+    tokens, revoked = tmp_path / "callers", tmp_path / "revoked"
+    for file in (tokens, revoked):
+        file.touch(mode=0o600)
+    rules = AccessRules(tokens=KnownTokens(tokens), revoked=RevokedKeys(revoked))
+    assert rules.list_faults() == []
+    tokens.write_text("no token\n")
+    revoked.unlink()
+    faults = rules.list_faults()
+    assert [str(file) in fault for file, fault in zip((tokens, revoked), faults, strict=True)] == [True, True]
+
+
 def test_what_files_of_rules_hold_is_not_told_to_users() -> None:
     watched = Watched(list_faults=lambda: ["tenants.toml, line 3: alice"])
     for sees_all in (True, False):
@@ -166,7 +194,7 @@ def test_certificates_of_nodes_and_of_the_scheduler_are_told_of_before_they_end(
     assert valid is not None
     assert valid.ends_at_ms - valid.begins_at_ms == days * DAY_MS
     sessions = AgentSessions()
-    sessions.open("node-1", now_ms=0).certificate = file.read_bytes()
+    sessions.open("node-1", now_ms=0).certificate = valid
     sessions.open("node-2", now_ms=0)
     own = own_certificates({"the scheduler": file, "missing": tmp_path / "none", "not stated": None})
     watched = Watched(certificates=own)
@@ -182,6 +210,32 @@ def test_certificates_of_nodes_and_of_the_scheduler_are_told_of_before_they_end(
         "the certificate of node node-1",
     ]
     assert "has ended" in told(-1_000)[0]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
+def test_the_certificate_that_an_agent_shows_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(folder=tmp_path / "authority")
+    authority.make()
+    authority.issue(Role.SCHEDULER, "scheduler", hosts=["127.0.0.1"], days=365)
+    authority.issue(Role.NODE, "node-1", hosts=(), days=6)
+    authority.issue(Role.OPERATOR, "ann", hosts=(), days=365)
+    ca_file, ahead_ms = authority.certificate_file("ca"), [0]
+    monkeypatch.setattr(running, "read_wall_ms", lambda: round(time.time() * 1_000) + ahead_ms[0])
+    own = {
+        "tls_certificate_file": authority.certificate_file("scheduler"),
+        "tls_key_file": authority.key_file("scheduler"),
+        "client_ca_file": ca_file,
+    }
+
+    def shown_by(name: str) -> grpc.ChannelCredentials:
+        files = (ca_file, authority.key_file(name), authority.certificate_file(name))
+        return grpc.ssl_channel_credentials(*[file.read_bytes() for file in files])
+
+    with running_scheduler(tmp_path / "state", **own) as address, agent(address, credentials=shown_by("node-1")):
+        assert troubles(address, shown_by("ann")) == {}
+        ahead_ms[0] = 5 * DAY_MS
+        told = troubles(address, shown_by("ann"))["CERTIFICATE_ENDS"]
+        assert told.startswith("the certificate of node node-1 ends in 23h")
 
 
 def test_whether_the_predictor_answers_is_known_without_a_question_and_again_when_it_is_back(

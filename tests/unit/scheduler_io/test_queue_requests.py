@@ -70,6 +70,12 @@ class Scene:
     def phase(self, job_id: str) -> Phase:
         return self.engine.state.jobs[job_id].phase
 
+    def finish(self, job_id: str) -> None:
+        job = self.engine.state.jobs[job_id]
+        self.engine.handle(
+            events.JobFinished(at_ms=9, job_id=job_id, attempt=job.attempt, fence=job.fence, steps_done=1)
+        )
+
     def fail(self, job_id: str) -> None:
         job = self.engine.state.jobs[job_id]
         failed = {"exit_class": "error", "exit_code": 1}
@@ -100,10 +106,7 @@ def test_a_child_that_is_handed_in_again_waits_for_parents_that_live_or_were_han
     failed, finished, running = scene.submit(), scene.submit(), scene.submit()
     child = scene.submit(after_job_ids=[failed, finished, running], after_any=True)
     scene.fail(failed)
-    ended = scene.engine.state.jobs[finished]
-    scene.engine.handle(
-        events.JobFinished(at_ms=9, job_id=finished, attempt=ended.attempt, fence=ended.fence, steps_done=1)
-    )
+    scene.finish(finished)
     scene.engine.handle(events.JobCancelled(at_ms=9, job_id=child))
 
     def waits_for() -> tuple[list[str], bool]:
@@ -162,9 +165,7 @@ def test_the_same_request_for_a_repetition_is_known_again_although_its_parent_ha
     child = scene.submit(after_job_ids=[parent])
     scene.engine.handle(events.JobCancelled(at_ms=9, job_id=child))
     before = scene.repetition(child, request_id="11111111-1111-4111-8111-111111111111")
-    job = scene.engine.state.jobs[parent]
-    finished = {"attempt": job.attempt, "fence": job.fence, "steps_done": 1}
-    scene.engine.handle(events.JobFinished(at_ms=9, job_id=parent, **finished))
+    scene.finish(parent)
     after = scene.repetition(child, request_id="11111111-1111-4111-8111-111111111111")
     assert before.body_sha256 == after.body_sha256 != ""
 
@@ -182,9 +183,7 @@ def test_a_child_is_not_handed_in_again_before_the_parent_that_failed() -> None:
     with pytest.raises(WrongJobPhaseError, match=f"comes after {parent}"):
         scene.repeat(child)
     third = scene.repeat(parent)
-    job = scene.engine.state.jobs[third]
-    finished = {"attempt": job.attempt, "fence": job.fence, "steps_done": 1}
-    scene.engine.handle(events.JobFinished(at_ms=9, job_id=third, **finished))
+    scene.finish(third)
     assert scene.phase(scene.repeat(child)) is Phase.STARTING
 
 
