@@ -37,7 +37,7 @@ from scheduler_service.core.queue_events import TenantsChosen
 from scheduler_service.core.records import ENDED_PHASES, Phase
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.agents.node_agent_servicer import LeaseTimes, NodeAgentServicer
-from scheduler_service.grpc_api.cluster_troubles import Watched, own_certificates
+from scheduler_service.grpc_api.cluster_troubles import AUTHORITY, Watched, own_certificates
 from scheduler_service.grpc_api.jobs.admission import Admission
 from scheduler_service.grpc_api.jobs.job_watch import WatchHub
 from scheduler_service.grpc_api.metrics import Metrics, serve_metrics
@@ -288,7 +288,7 @@ class RunningScheduler:
         def list_faults() -> list[str]:
             return [*filter(None, [tenants.fault() if tenants is not None else ""]), *server.list_faults()]
 
-        files = {"the scheduler": settings.tls_certificate_file, "the authority of callers": settings.client_ca_file}
+        files = {"the scheduler": settings.tls_certificate_file, AUTHORITY: settings.client_ca_file}
         return Watched(
             storage_failure=lambda: loop.storage_failure,
             list_faults=list_faults,

@@ -24,6 +24,9 @@ ENDS_SOON_MS = 14 * 86_400_000
 ENDS_SOON_RATIO = 1 / 3
 """Certificates that are made to last days are told of in the last third of their time only."""
 _REFUSALS = (Refusal.SECOND_INSTANCE, Refusal.FOREIGN_CLUSTER, Refusal.ATTEMPTS_MISSING)
+AUTHORITY = "the authority of callers"
+_RENEWED = "`cotenant certs renew`, copy it there, start the program again"
+_NEW_AUTHORITY = "make another one (`cotenant certs init`), and issue all certificates again"
 _PAGE = "docs/operations.md"
 
 
@@ -115,7 +118,8 @@ def _certificates(watched: Watched, sessions: AgentSessions) -> Iterator[str]:
         left_ms = valid.ends_at_ms - watched.wall_ms()
         if left_ms < soon_ms:
             when = f"ends in {format_duration(left_ms)}" if left_ms > 0 else "has ended"
-            yield f"the certificate of {holder} {when}: `cotenant certs renew`, copy it there, start the program again"
+            remedy = _NEW_AUTHORITY if holder == AUTHORITY else _RENEWED
+            yield f"the certificate of {holder} {when}: {remedy}"
 
 
 def _versions(state: ClusterState, sessions: AgentSessions) -> Iterator[str]:

@@ -86,9 +86,9 @@ class QueueMethods(ABC):
         validation.require(validation.job_order_violations(request))
         self._changer_of(request.job_id)
         queue = self._queue()
-        submission = scheduling_pb2.SubmitJobRequest(
-            request_id=request.request_id, spec=queue.repeated_spec(request.job_id), force=request.force
-        )
+        is_answered = bool(request.request_id) and self._cluster.loop.has_answered(request.request_id)
+        spec = queue.repeated_spec(request.job_id, is_answered=is_answered)
+        submission = scheduling_pb2.SubmitJobRequest(request_id=request.request_id, spec=spec, force=request.force)
         # Its owner may keep the tenant and the class that an operator gave it.
         if current_caller().acts_for_all:
             submission = self._own(submission)

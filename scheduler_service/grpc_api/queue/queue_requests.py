@@ -192,8 +192,12 @@ class QueueRequests:
 
         return _mutation(request, propose)
 
-    def repeated_spec(self, job_id: str) -> scheduling_pb2.JobSpec:
+    def repeated_spec(self, job_id: str, *, is_answered: bool = False) -> scheduling_pb2.JobSpec:
         """Return the spec of a failed or cancelled job as it is handed in again.
+
+        Args:
+            job_id: The job.
+            is_answered: The same request was answered before, and nothing follows from this one.
 
         Raises:
             WrongJobPhaseError: It has neither failed nor was cancelled, or waits for what has failed.
@@ -204,7 +208,7 @@ class QueueRequests:
         spec = spec_message(job.submission.launch, job.submission.settings)
         for name in ("held", "deadline_at_ms"):
             spec.ClearField(name)
-        spec.after_job_ids[:] = self._living_parents(spec)
+        spec.after_job_ids[:] = () if is_answered else self._living_parents(spec)
         spec.after_any = spec.after_any and bool(spec.after_job_ids)
         spec.retry_of = job_id
         return spec

@@ -29,7 +29,13 @@ from scheduler_service.adapters.predictor.predictor_client import PredictorClien
 from scheduler_service.commands import running_scheduler as running
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import PredictorError
-from scheduler_service.grpc_api.cluster_troubles import NAMED_MAX, Watched, own_certificates, trouble_warnings
+from scheduler_service.grpc_api.cluster_troubles import (
+    AUTHORITY,
+    NAMED_MAX,
+    Watched,
+    own_certificates,
+    trouble_warnings,
+)
 from tests.support.agent_streams import hello, until
 from tests.support.fake_predictor import FakePredictor
 from tests.support.live_scheduler import running_scheduler
@@ -196,7 +202,7 @@ def test_certificates_of_nodes_and_of_the_scheduler_are_told_of_before_they_end(
     sessions = AgentSessions()
     sessions.open("node-1", now_ms=0).certificate = valid
     sessions.open("node-2", now_ms=0)
-    own = own_certificates({"the scheduler": file, "missing": tmp_path / "none", "not stated": None})
+    own = own_certificates({"the scheduler": file, AUTHORITY: file, "missing": tmp_path / "none", "not stated": None})
     watched = Watched(certificates=own)
 
     def told(before_end_ms: int) -> list[str]:
@@ -207,8 +213,10 @@ def test_certificates_of_nodes_and_of_the_scheduler_are_told_of_before_they_end(
     ending = told(soon_days * DAY_MS - 1_000)
     assert [text.split(" ends in ")[0] for text in ending] == [
         "the certificate of the scheduler",
+        f"the certificate of {AUTHORITY}",
         "the certificate of node node-1",
     ]
+    assert ["certs init" in text for text in ending] == [False, True, False]
     assert "has ended" in told(-1_000)[0]
 
 

@@ -182,6 +182,8 @@ def test_a_child_is_not_handed_in_again_before_the_parent_that_failed() -> None:
     scene.fail(second)
     with pytest.raises(WrongJobPhaseError, match=f"comes after {parent}"):
         scene.repeat(child)
+    # A request that was answered before the parent failed is answered as before.
+    assert scene.queue.repeated_spec(child, is_answered=True).retry_of == child
     third = scene.repeat(parent)
     scene.finish(third)
     assert scene.phase(scene.repeat(child)) is Phase.STARTING
