@@ -40,6 +40,11 @@ class NodeCalls(ABC):
         request = scheduling_pb2.ListNodesRequest(page_size=1)
         return list(self._ask(lambda timeout: self._stub.ListNodes(request, timeout=timeout)).warnings)
 
+    def list_troubles(self) -> list[resources_pb2.Warning]:
+        """Returns what an operator should look after; an older scheduler says nothing."""
+        request = scheduling_pb2.ListNodesRequest(page_size=1)
+        return list(self._ask(lambda timeout: self._stub.ListNodes(request, timeout=timeout)).troubles)
+
     def forget_node(self, node_id: str) -> list[str]:
         """Gives up a node that is not heard, and returns the jobs that are lost with it.
 

@@ -40,7 +40,7 @@ from cotenant_agent.protocol import (
 )
 from cotenant_agent.records import AttemptEnd, AttemptKey, AttemptState, GpuReading, LaunchRequest
 from cotenant_agent.storage.state_directory import checkpoint_directory
-from cotenant_agent.system_clock import boot_ms
+from cotenant_agent.system_clock import boot_ms, wall_ms
 
 _log = logging.getLogger(__name__)
 
@@ -267,6 +267,7 @@ class Conversation:
             ],
             gpus=[reading_to_message(reading) for reading in readings],
             measurement_windows=[window_to_message(window) for window in due],
+            wall_clock_ms=wall_ms(),
         )
 
     async def _obey(self) -> None:

@@ -109,6 +109,11 @@ class AccessRules:
         """Whether everyone who reaches the port may do everything."""
         return not self.asks_certificates and self.tokens is None
 
+    def list_faults(self) -> list[str]:
+        """Returns which lists cannot be read, so that what they held before counts, and what to do."""
+        lists = [one for one in (self.tokens, self.revoked) if one is not None]
+        return [fault for one in lists if (fault := one.fault())]
+
     def identify(self, evidence: CallEvidence) -> Caller:
         """Returns who calls.
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.access.callers import URI_SCHEME, parse_role_uri
-from cotenant.access.revoked import key_sha256, revoke
+from cotenant.access.certificate_fields import key_sha256
+from cotenant.access.revoked import revoke
 from cotenant.access.roles import Role
 from cotenant.errors import InputError, ProgramError
 from cotenant.names import NAME_PATTERN

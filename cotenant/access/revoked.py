@@ -5,15 +5,13 @@ A key is denied rather than a serial number, so that earlier and later certifica
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import ssl
 import stat
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from cotenant.access.certificate_fields import key_sha256
 from cotenant.access.list_lock import sole_writer, unwritable
 from cotenant.access.watched_list import WatchedList
 from cotenant.errors import InputError
@@ -22,9 +20,6 @@ from cotenant.names import NAME
 REVOKED_MAX: Final = 100_000
 _LINE: Final = re.compile(rf"(?P<hash>[0-9a-f]{{64}}) (?P<name>{NAME})")
 _LINE_BYTES_MAX: Final = 200
-_SEQUENCE, _INTEGER, _VERSION = 0x30, 0x02, 0xA0
-_FIELDS_BEFORE_KEY: Final = (_INTEGER, _SEQUENCE, _SEQUENCE, _SEQUENCE, _SEQUENCE)
-"""Serial number, algorithm, issuer, validity and subject stand before the key."""
 _FLAG: Final = "--revoked-file"
 
 
@@ -46,26 +41,9 @@ class RevokedKeys:
         found = key_sha256(certificate)
         return found is None or found in self._hashes.content()
 
-
-@lru_cache(maxsize=1_024)
-def key_sha256(certificate: bytes) -> str | None:
-    """Returns the SHA-256 of a certificate's public key as it stands there (SubjectPublicKeyInfo); None = it is none.
-
-    Args:
-        certificate: PEM.
-    """
-    try:
-        content = ssl.PEM_cert_to_DER_cert(certificate.decode("ascii"))
-        _, begin, _ = _element(content, 0, _SEQUENCE)
-        _, place, _ = _element(content, begin, _SEQUENCE)
-        if content[place] == _VERSION:
-            _, _, place = _element(content, place, _VERSION)
-        for tag in _FIELDS_BEFORE_KEY:
-            _, _, place = _element(content, place, tag)
-        _, _, end = _element(content, place, _SEQUENCE)
-    except (ValueError, IndexError):
-        return None
-    return hashlib.sha256(content[place:end]).hexdigest()
+    def fault(self) -> str:
+        """Returns why the keys of the file are not those that count, and what to do; empty = they are."""
+        return self._hashes.fault()
 
 
 def revoke(path: Path, sha256: str, name: str) -> None:
@@ -98,19 +76,6 @@ def _replace(path: Path, content: str) -> None:
     except OSError as error:
         arriving.unlink(missing_ok=True)
         raise unwritable(path, error, flag=_FLAG) from error
-
-
-def _element(content: bytes, place: int, expected_tag: int) -> tuple[int, int, int]:
-    """Reads one element of DER; returns its tag, where its content begins and where it ends."""
-    tag, length = content[place], content[place + 1]
-    begin = place + 2
-    if length & 0x80:
-        octets = length & 0x7F
-        length = int.from_bytes(content[begin : begin + octets], "big")
-        begin += octets
-    if tag != expected_tag or begin + length > len(content):
-        raise ValueError("not the expected element")
-    return tag, begin, begin + length
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -70,6 +70,10 @@ class KnownTokens:
         """Returns whose token this is by now; None = unknown."""
         return self._list.content().find(token)
 
+    def fault(self) -> str:
+        """Returns why the tokens of the file are not those that count, and what to do; empty = they are."""
+        return self._list.fault()
+
 
 def read_token_list(path: Path) -> TokenList:
     """Reads the accepted tokens: a line "SHA256 ROLE NAME" each; empty lines and those with # are left out.

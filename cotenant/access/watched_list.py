@@ -38,7 +38,7 @@ class WatchedList(Generic[Content]):
         self._seen = self._version()
         self._content = read(path)
         self._looked_at_ms = steady_ms()
-        self._has_failed = False
+        self._failure: InputError | None = None
 
     def content(self) -> Content:
         """Returns what the file holds, or held when it could last be used."""
@@ -48,6 +48,12 @@ class WatchedList(Generic[Content]):
                 self._look()
             return self._content
 
+    def fault(self) -> str:
+        """Returns why what the file holds now is not in force, and what to do; empty = it is."""
+        self.content()
+        failure = self._failure
+        return "" if failure is None else f"{failure.message}; what it held before stays in force; {failure.remedy}"
+
     def _look(self) -> None:
         try:
             version = self._version()
@@ -55,12 +61,12 @@ class WatchedList(Generic[Content]):
                 self._content = self._read(self._path)
                 self._seen = version
                 _log.info("list_read", extra={"path": str(self._path), "flag": self._flag})
-            self._has_failed = False
+            self._failure = None
         except InputError as error:
-            if not self._has_failed:
+            if self._failure is None:
                 told = {"path": str(self._path), "flag": self._flag, "reason": error.message, "remedy": error.remedy}
                 _log.error("list_not_read", extra=told)
-            self._has_failed = True
+            self._failure = error
 
     def _version(self) -> tuple[int, int, int]:
         try:

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from importlib import metadata
@@ -31,6 +32,7 @@ from cotenant.extras import EXTRAS, NEEDED_AT_START, NEEDED_LATER, TORCH, missin
 from cotenant.programs import run_captured
 from cotenant.system_clock import now_ms
 from cotenant.tls_probe import certificate_end_s, find_tls_mismatch
+from cotenant.v1 import scheduling_pb2
 
 OLDEST_PYTHON = (3, 11)
 WANTED_DISK_BYTES = 2**30
@@ -38,7 +40,7 @@ ANSWER_TIMEOUT_S = 1.0
 PROBE_TIMEOUT_S = 30.0
 RENEWED_DAYS = 30
 FIRST_COLUMNS_WIDTH = 30
-STANDSTILLS = ("STATE_BEHIND", "RESTORE_UNCONFIRMED")
+STANDSTILLS = ("STATE_BEHIND", "RESTORE_UNCONFIRMED", "STATE_UNWRITABLE")
 """Codes of a scheduler that gives no orders."""
 _LIBRARIES = ("grpcio", "grpcio-health-checking", "grpcio-status", "protobuf", "click", "rich", "pyyaml")
 _COLUMNS = (Column(title="CHECK"), Column(title="STATE"), Column(title="FOUND", wraps=True))
@@ -206,10 +208,11 @@ def _check_file(check: str, file: Path | None, remedy: str) -> Iterator[Finding]
 def check_nodes(session: Session) -> Iterator[Finding]:
     """Counts the machines that the scheduler hears from."""
     try:
-        nodes, warnings = session.scheduler().list_nodes(), session.scheduler().list_warnings()
+        client = session.scheduler()
+        nodes, warnings, troubles = client.list_nodes(), client.list_warnings(), client.list_troubles()
     except CotenantError:  # check_services has reported it
         return
-    for warning in warnings:
+    for warning in (*warnings, *troubles):
         severity = "fault" if warning.code in STANDSTILLS else "warning"
         yield Finding(check="cluster", state=severity, found=warning.code, remedy=warning.message)
     lost = [node.node_id for node in nodes if not node.connected]
@@ -221,7 +224,16 @@ def check_nodes(session: Session) -> Iterator[Finding]:
     else:
         gpus = sum(len(node.gpus) for node in nodes)
         yield Finding(check="nodes", state="ok", found=agreed(f"{len(nodes)} with {gpus} device(s)"))
+    yield from _faulty_gpus([node for node in nodes if node.connected])
     yield from check_node_isolation([node for node in nodes if node.connected])
+
+
+def _faulty_gpus(nodes: Iterable[scheduling_pb2.Node]) -> Iterator[Finding]:
+    """Says why GPUs take no job, those of one node with one fault together."""
+    faults = Counter((node.node_id, gpu.fault) for node in nodes for gpu in node.gpus if not gpu.healthy)
+    for (node_id, fault), count in faults.items():
+        found = f"{node_id}: " + agreed(f"{count} GPU(s) faulty")
+        yield Finding(check="nodes", state="warning", found=found, remedy=fault or "see the agent's log there")
 
 
 CHECKS: tuple[Callable[[Session], Iterator[Finding]], ...] = (

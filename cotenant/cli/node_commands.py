@@ -135,13 +135,16 @@ def _list_nodes(session: Session) -> None:
     found = session.scheduler().list_nodes()
     if not session.output.is_for_people:
         names = [node.node_id for node in found]
-        emit_message(scheduling_pb2.ListNodesResponse(nodes=found), session.output, names=names)
+        troubles = session.scheduler().list_troubles()
+        emit_message(scheduling_pb2.ListNodesResponse(nodes=found, troubles=troubles), session.output, names=names)
         return
     at_ms = system_clock.now_ms()
     show(render_table(_NODE_COLUMNS, [_node_row(node, at_ms) for node in found], session.width))
     if not found:
         tell("no node has joined; start an agent with `python -m cotenant_agent run` or `cotenant up`")
     tell_warnings(session)
+    for trouble in session.scheduler().list_troubles():
+        tell(f"warning: {trouble.message} [{trouble.code}]", style="yellow")
 
 
 def _node_row(node: scheduling_pb2.Node, at_ms: int) -> Row:

@@ -65,7 +65,8 @@ def retry(session: Session, /, jobs: tuple[str, ...], force: bool) -> None:
     again = []
     found = find_jobs(client, jobs, phases=_FAILED, ended=True)
     _require_ended_repetitions(client.list_jobs(), found)
-    for job_id in found:
+    # The oldest first: a child waits for the repetition of its parent.
+    for job_id in sorted(found, key=lambda job_id: (len(job_id), job_id)):
         answer = client.retry_job(job_id, force=force)
         for warning in answer.warnings:
             tell(f"warning: {warning.code}: {warning.message}", style="yellow")

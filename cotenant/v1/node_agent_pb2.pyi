@@ -487,7 +487,10 @@ class Heartbeat(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
     MEASUREMENT_WINDOWS_FIELD_NUMBER: _builtins.int
+    WALL_CLOCK_MS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
+    wall_clock_ms: _builtins.int
+    """Milliseconds since 1970 by the clock of the node when it sent this; 0 = an older agent, which does not say it."""
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptObservation]: ...
     @_builtins.property
@@ -503,10 +506,11 @@ class Heartbeat(_message.Message):
         attempts: _abc.Iterable[Global___AttemptObservation] | None = ...,
         gpus: _abc.Iterable[Global___GpuObservation] | None = ...,
         measurement_windows: _abc.Iterable[_resources_pb2.MeasurementWindow] | None = ...,
+        wall_clock_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "gpus", b"gpus", "measurement_windows", b"measurement_windows", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "gpus", b"gpus", "measurement_windows", b"measurement_windows", "sequence", b"sequence", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

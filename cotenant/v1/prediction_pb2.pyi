@@ -450,7 +450,8 @@ class PredictPairsResponse(_message.Message):
     @_builtins.property
     def slowdown_ratio(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """How much longer a step of the victim takes than alone: 0.29 = 29 % longer. Row-major n x n, victim by other; the diagonal is
-        the job co-located with a copy of itself.
+        the job co-located with a copy of itself. Where level is ESTIMATE_LEVEL_FALLBACK nothing was measured, and 0 means no more
+        than that nothing tells otherwise: plan with upper.
         """
 
     @_builtins.property

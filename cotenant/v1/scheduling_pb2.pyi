@@ -2059,6 +2059,7 @@ class ListNodesResponse(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    TROUBLES_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
@@ -2068,16 +2069,24 @@ class ListNodesResponse(_message.Message):
         being stopped (UNKNOWN_ATTEMPT).
         """
 
+    @_builtins.property
+    def troubles(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]:
+        """What an operator should look after, of the scheduler and of all nodes: STATE_UNWRITABLE, PREDICTOR_UNAVAILABLE,
+        PREDICTOR_TIMEOUT, LIST_NOT_READ, CLOCK_OFF, AGENT_VERSION, CERTIFICATE_ENDS, and why agents were not let in lately (SECOND_INSTANCE, FOREIGN_CLUSTER,
+        ATTEMPTS_MISSING). At most 20 of a code, and one that counts the others. On the first page only.
+        """
+
     def __init__(
         self,
         *,
         nodes: _abc.Iterable[Global___Node] | None = ...,
         next_page_token: _builtins.str = ...,
         warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
+        troubles: _abc.Iterable[_resources_pb2.Warning] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "nodes", b"nodes", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "nodes", b"nodes", "troubles", b"troubles", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2659,6 +2668,7 @@ class SnapshotNode(_message.Message):
     node_id: _builtins.str
     rack_id: _builtins.str
     cpu_cores: _builtins.float
+    """0, here and below = not stated: what jobs ask of it is not looked at."""
     host_memory_bytes: _builtins.int
     schedulable: _builtins.bool
     @_builtins.property
@@ -2765,9 +2775,11 @@ class SnapshotJob(_message.Message):
     job_key: _builtins.str
     """Equal jobs have equal keys; predictions are looked up by it."""
     gpus: _builtins.int
+    """0 = 1."""
     global_batch_size: _builtins.int
     """Samples per optimizer step over all GPUs; 0 = that of the settings."""
     steps_total: _builtins.int
+    """As in JobSpec: 0 = unknown."""
     share: _resources_pb2.ShareMode.ValueType
     max_slowdown_ratio: _builtins.float
     """As in JobSpec."""

@@ -220,7 +220,8 @@ class SchedulingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RetryJob(self, request, context):
-        """Hands a failed or cancelled job in again, with its spec and a new id.
+        """Hands a failed or cancelled job in again, with its spec and a new id. FAILED_PRECONDITION: another repetition of it has not
+        ended, or it comes after a job that has failed and was not handed in again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

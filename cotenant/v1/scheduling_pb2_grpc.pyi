@@ -52,7 +52,9 @@ class SchedulingServiceStub:
     AlterJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.AlterJobRequest, _scheduling_pb2.AlterJobResponse]
     """Changes what a pending job asks for, or the time limit of a running one; what is absent stays as it is."""
     RetryJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.RetryJobRequest, _scheduling_pb2.RetryJobResponse]
-    """Hands a failed or cancelled job in again, with its spec and a new id."""
+    """Hands a failed or cancelled job in again, with its spec and a new id. FAILED_PRECONDITION: another repetition of it has not
+    ended, or it comes after a job that has failed and was not handed in again.
+    """
     SubmitArray: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.SubmitArrayRequest, _scheduling_pb2.SubmitArrayResponse]
     """Accepts up to 1,000 jobs that differ in an index and in named values; all of them are on disk, or none."""
     CancelArray: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.CancelArrayRequest, _scheduling_pb2.CancelArrayResponse]
@@ -104,7 +106,9 @@ class SchedulingServiceAsyncStub(SchedulingServiceStub):
     AlterJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.AlterJobRequest, _scheduling_pb2.AlterJobResponse]  # type: ignore[assignment]
     """Changes what a pending job asks for, or the time limit of a running one; what is absent stays as it is."""
     RetryJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.RetryJobRequest, _scheduling_pb2.RetryJobResponse]  # type: ignore[assignment]
-    """Hands a failed or cancelled job in again, with its spec and a new id."""
+    """Hands a failed or cancelled job in again, with its spec and a new id. FAILED_PRECONDITION: another repetition of it has not
+    ended, or it comes after a job that has failed and was not handed in again.
+    """
     SubmitArray: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.SubmitArrayRequest, _scheduling_pb2.SubmitArrayResponse]  # type: ignore[assignment]
     """Accepts up to 1,000 jobs that differ in an index and in named values; all of them are on disk, or none."""
     CancelArray: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.CancelArrayRequest, _scheduling_pb2.CancelArrayResponse]  # type: ignore[assignment]
@@ -213,7 +217,9 @@ class SchedulingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduling_pb2.RetryJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduling_pb2.RetryJobResponse, _abc.Awaitable[_scheduling_pb2.RetryJobResponse]]:
-        """Hands a failed or cancelled job in again, with its spec and a new id."""
+        """Hands a failed or cancelled job in again, with its spec and a new id. FAILED_PRECONDITION: another repetition of it has not
+        ended, or it comes after a job that has failed and was not handed in again.
+        """
 
     @_abc_1.abstractmethod
     def SubmitArray(

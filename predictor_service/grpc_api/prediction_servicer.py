@@ -11,7 +11,7 @@ import grpc
 from cotenant.system_clock import now_ms
 from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import GraphLimitError, invalid_field
-from predictor_service.features.graphs.graph_limits import DEFAULT_LIMITS
+from predictor_service.features.graphs.graph_limits import DEFAULT_LIMITS, WEIGHTLESS
 from predictor_service.grpc_api.convergence_answers import fit_loss_curve, fit_speed_model
 from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.measurement_window_answers import record_windows
@@ -177,9 +177,7 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
             expected_sha256 = part.expected_sha256 or expected_sha256
             data += part.chunk
             if len(data) > UPLOAD_BYTES_MAX:
-                raise GraphLimitError(
-                    f"the upload exceeds {UPLOAD_BYTES_MAX} bytes", remedy="send the graph without its weights"
-                )
+                raise GraphLimitError(f"the upload exceeds {UPLOAD_BYTES_MAX} bytes", remedy=WEIGHTLESS)
         if expected_sha256 and hashlib.sha256(data).hexdigest() != expected_sha256:
             raise invalid_field("expected_sha256", "the bytes received have another hash", "send them again")
         graph_sha256, description, notices = self._predictor.keep_graph(bytes(data))

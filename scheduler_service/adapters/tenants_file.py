@@ -32,6 +32,10 @@ class WatchedTenants:
         """Return the rules by now."""
         return self._list.content()
 
+    def fault(self) -> str:
+        """Return why the rules in force are not those of the file, with the remedy; empty = they are."""
+        return self._list.fault()
+
     async def follow(
         self,
         known: Callable[[], TenantRules | None],

@@ -59,6 +59,7 @@ def decide(
         check_client_tls(settings)
     compared = [name for name in dict.fromkeys(compare) if name != policy]
     request = scheduling_pb2.DecideRequest(policy=policy, explain=explain, compared_policies=compared)
+    request.snapshot.SetInParent()  # "{}" is a snapshot, too
     _parse("parameters", parameters, request.parameters)
     try:
         _parse("snapshot", snapshot.read(), request.snapshot)

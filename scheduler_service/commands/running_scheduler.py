@@ -37,6 +37,7 @@ from scheduler_service.core.queue_events import TenantsChosen
 from scheduler_service.core.records import ENDED_PHASES, Phase
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.agents.node_agent_servicer import LeaseTimes, NodeAgentServicer
+from scheduler_service.grpc_api.cluster_troubles import AUTHORITY, Watched, own_certificates
 from scheduler_service.grpc_api.jobs.admission import Admission
 from scheduler_service.grpc_api.jobs.job_watch import WatchHub
 from scheduler_service.grpc_api.metrics import Metrics, serve_metrics
@@ -125,11 +126,12 @@ class RunningScheduler:
             standstill=self._standstill,
             store_confirmation=self._log.identity.confirm,
             forecasts=forecasts,
+            watched=self._watched(loop, predictor),
         )
         self._spawn(loop.run())
         if settings.predictor:
-            self._spawn(predictor.send_outcomes())
-            self._spawn(windows.run())
+            for work in (predictor.send_outcomes(), predictor.watch(), windows.run()):
+                self._spawn(work)
         self._spawn(_tick(loop, agents, watch_hub))
         self._follow_tenants(loop)
         if settings.metrics_address:
@@ -279,6 +281,21 @@ class RunningScheduler:
         for node in loop.engine.state.nodes.values():
             if node.connected:
                 loop.note(NodeDisconnected(at_ms=0, node_id=node.node_id))
+
+    def _watched(self, loop: LiveLoop, predictor: PredictorClient) -> Watched:
+        settings, tenants, server = self._settings, self._tenants, self._server
+
+        def list_faults() -> list[str]:
+            return [*filter(None, [tenants.fault() if tenants is not None else ""]), *server.list_faults()]
+
+        files = {"the scheduler": settings.tls_certificate_file, AUTHORITY: settings.client_ca_file}
+        return Watched(
+            storage_failure=lambda: loop.storage_failure,
+            list_faults=list_faults,
+            predictor_fault=lambda: predictor.fault,
+            certificates=own_certificates(files),
+            wall_ms=read_wall_ms,
+        )
 
     def _follow_tenants(self, loop: LiveLoop) -> None:
         if self._tenants is not None:

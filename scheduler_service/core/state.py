@@ -226,7 +226,7 @@ class ClusterState:
             key=lambda job_id: (self._jobs[job_id].times.finished_at_ms, job_id),
         )
         del self._by_phase[self._jobs[oldest].phase][oldest]
-        del self._jobs[oldest]
+        self.register.forget(self._jobs.pop(oldest))
 
     def touch_running(self, key: str) -> None:
         """Note that something else is predicted of a key than before, for its running jobs."""

@@ -28,6 +28,7 @@ from scheduler_service.errors import (
 )
 from scheduler_service.grpc_api import policies, validation
 from scheduler_service.grpc_api.agents.translate_nodes import node_message
+from scheduler_service.grpc_api.cluster_troubles import Watched, trouble_warnings
 from scheduler_service.grpc_api.jobs import job_requests
 from scheduler_service.grpc_api.jobs.admission import Admission
 from scheduler_service.grpc_api.jobs.expected_starts import add_expected_starts, explanation_violations
@@ -69,6 +70,7 @@ class Cluster:
     Attributes:
         store_confirmation: Notes durably that an operator has confirmed a restore; blocks.
         forecasts: Says when waiting jobs start; None = nothing does.
+        watched: Where troubles are seen that an operator should look after.
     """
 
     loop: LiveLoop
@@ -82,6 +84,7 @@ class Cluster:
     standstill: Standstill = field(default_factory=Standstill)
     store_confirmation: Callable[[], None] = field(default=lambda: None)
     forecasts: StartForecasts | None = None
+    watched: Watched = field(default_factory=Watched)
 
     @property
     def engine(self) -> SchedulerEngine:
@@ -99,6 +102,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         self._bases = SnapshotBases()
         self._newest_first = NewestFirst()
         self._listing = asyncio.Lock()
+        self._repeating = asyncio.Lock()
         self._warned: dict[str, Sequence[resources_pb2.Warning]] = {}
 
     async def SubmitJob(  # noqa: N802
@@ -282,7 +286,20 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         standstill = self._cluster.standstill
         warnings = [resources_pb2.Warning(code=standstill.code, message=standstill.message)] * bool(standstill.code)
         warnings += unknown_attempt_warnings(state, self._cluster.identity)
-        return scheduling_pb2.ListNodesResponse(nodes=messages, next_page_token=token, warnings=warnings)
+        return scheduling_pb2.ListNodesResponse(
+            nodes=messages,
+            next_page_token=token,
+            warnings=warnings,
+            # Of all nodes, so once is enough.
+            troubles=() if request.page_token else self._troubles(),
+        )
+
+    def _troubles(self) -> Sequence[resources_pb2.Warning]:
+        cluster, sees_all = self._cluster, current_caller().sees_all
+        now_ms = cluster.loop.clock.now_ms()
+        return trouble_warnings(
+            cluster.watched, cluster.engine.state, cluster.sessions, now_ms=now_ms, sees_all=sees_all
+        )
 
     async def ForgetNode(  # noqa: N802
         self, request: scheduling_pb2.ForgetNodeRequest, context: Context

@@ -80,6 +80,10 @@ class GrpcServer:
         self._health = _Health()
         self.address = ""
 
+    def list_faults(self) -> list[str]:
+        """Return which lists of callers cannot be read, with the remedy."""
+        return self._rules.list_faults()
+
     async def start(self, scheduling: SchedulingServicer, agents: NodeAgentServicer) -> None:
         """Listen and answer; health reports SERVING from now on.
 

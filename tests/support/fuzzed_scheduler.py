@@ -36,6 +36,9 @@ async def fuzz_scheduler(
         def __init__(self, **_: object) -> None:
             """Nothing is bound."""
 
+        def list_faults(self) -> list[str]:
+            return []
+
         async def start(self, scheduling: Any, agents: Any) -> None:
             scheduling_pb2_grpc.add_SchedulingServiceServicer_to_server(scheduling, cast("Any", fuzzer))
             node_agent_pb2_grpc.add_NodeAgentServiceServicer_to_server(agents, cast("Any", fuzzer))

@@ -16,6 +16,9 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from predictor_service.errors import GraphLimitError, MalformedGraphError
 
+WEIGHTLESS: Final = "send the graph without its weights: cotenant strips them, others export with external data"
+"""What to do about a graph that is too large (docs/decide.md)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphLimits:
@@ -68,7 +71,7 @@ def check_graph_bytes(data: bytes, limits: GraphLimits) -> None:
     """
     if not data:
         raise MalformedGraphError("the graph is empty", remedy="send the bytes of an .onnx file")
-    _check("graph_bytes", len(data), limits.graph_bytes, "send the graph without its weights (cotenant strips them)")
+    _check("graph_bytes", len(data), limits.graph_bytes, WEIGHTLESS)
 
 
 def check_model_size(model: ModelProto, limits: GraphLimits) -> None:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 
+from cotenant.access.certificate_fields import Validity
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.adapters.agents.agent_refusals import AgentRefusals
 from scheduler_service.adapters.agents.gang_messages import DoneParts
@@ -39,6 +40,8 @@ class AgentSession:
         presented_secret: That of the agent's stream before.
         knows_secret: The agent returns the secret of its last stream; older ones do not.
         has_reported: A message came after the Welcome, so the agent has the secret.
+        certificate: When that of the agent is valid; None = it showed none.
+        clock_ahead_ms: By how much its clock was ahead of this machine's at its newest heartbeat; None = not said.
         done_parts: What has only parameter servers left there, as of its newest heartbeat.
     """
 
@@ -58,6 +61,8 @@ class AgentSession:
     )
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     observed_gpus: Mapping[str, node_agent_pb2.GpuObservation] = field(default_factory=dict)
+    certificate: Validity | None = None
+    clock_ahead_ms: int | None = None
     done_parts: DoneParts = frozenset()
 
     def is_of(self, instance_id: str, secret: str) -> bool:

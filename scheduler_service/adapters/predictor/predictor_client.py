@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import grpc
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from cotenant.tls_probe import TlsMismatch
@@ -54,6 +55,9 @@ CONCURRENT_CALLS_MAX = 8
 OUTCOMES_PER_CALL = 1_000
 OUTCOMES_KEPT_MAX = 10_000
 OUTCOMES_INTERVAL_S = 1.0
+# Whether it answers at all is looked at this often, and for so long.
+HEALTH_INTERVAL_S = 10.0
+HEALTH_DEADLINE_S = 5.0
 # A question about n members is answered with n x n numbers, of which only the new ones' rows and columns are wanted.
 PAIR_MEMBERS_MAX = 100
 # Answers about 500 x 500 pairs take some 4 MB.
@@ -108,6 +112,9 @@ class PredictorClient:
         channel: None: there is no predictor, and every question fails at once with that reason.
         deadline_s: Of one call, retries included.
         look: Looks at the port that does not answer for a disagreement about TLS; blocks for seconds at most.
+
+    Attributes:
+        fault: Why it does not answer, as `watch` found last; None = it does, or nobody has looked.
     """
 
     def __init__(
@@ -126,6 +133,29 @@ class PredictorClient:
         self._outcomes: deque[RecordOutcome] = deque(maxlen=OUTCOMES_KEPT_MAX)
         self._telling = asyncio.Lock()
         self._are_delayed = False
+        self.fault: PredictorError | None = None
+
+    async def watch(self, *, every_s: float = HEALTH_INTERVAL_S) -> None:
+        """Look again and again whether the predictor answers, until cancelled; a change is logged."""
+        while self._channel is not None:
+            before, self.fault = self.fault, await self._health(self._channel)
+            if self.fault is not None and before is None:
+                _log.warning("predictor_away", extra={"code": self.fault.code, "reason": self.fault.message})
+            elif self.fault is None and before is not None:
+                _log.info("predictor_back")
+            await asyncio.sleep(every_s)
+
+    async def _health(self, channel: grpc.aio.Channel) -> PredictorError | None:
+        try:
+            answer = await health_pb2_grpc.HealthStub(channel).Check(  # type: ignore[attr-defined]  # the stubs lack it
+                health_pb2.HealthCheckRequest(), timeout=HEALTH_DEADLINE_S
+            )
+        except grpc.aio.AioRpcError as error:
+            # What answers so does answer.
+            return None if error.code() is grpc.StatusCode.UNIMPLEMENTED else await self._explained(error)
+        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+            return None
+        return PredictorError("the predictor says that it does not serve", code="PREDICTOR_UNAVAILABLE")
 
     def request(self, command: Question, deliver: Callable[[Event], None]) -> None:
         """Ask in the background and hand the answer, good or bad, to `deliver` as an event with at_ms 0."""

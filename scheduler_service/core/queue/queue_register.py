@@ -1,4 +1,4 @@
-"""Who waits for whom, who is a task of which array, who has a time limit: indexes over the living jobs."""
+"""Who waits for whom, who is a task of which array, who has a time limit, who repeats whom: indexes over jobs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from scheduler_service.core.queue.queue_terms import QueueTerms
 class QueueRegister:
     """Kept up to date by the state that owns it; only jobs that ask something of the queue are in it.
 
+    All are living ones, but for repetitions, which are known as long as the job itself.
+
     Attributes:
         prioritized: Living jobs of another class than normal.
     """
@@ -23,6 +25,7 @@ class QueueRegister:
         self._tasks: dict[str, list[tuple[int, str]]] = {}
         self._running_tasks: dict[str, int] = {}
         self._limited: dict[str, None] = {}
+        self._repetitions: dict[str, dict[str, None]] = {}
 
     @property
     def limited_job_ids(self) -> AbstractSet[str]:
@@ -41,11 +44,24 @@ class QueueRegister:
         """Return how many tasks of an array hold GPUs."""
         return self._running_tasks.get(array_id, 0)
 
+    def repetitions_of(self, job_id: str) -> tuple[str, ...]:
+        """Return the known jobs that are repetitions of a job itself, ended ones among them, oldest first."""
+        return tuple(self._repetitions.get(job_id, ()))
+
+    def forget(self, job: JobRecord) -> None:
+        """Drop a job that has ended and is remembered no more."""
+        repetitions = self._repetitions.get(job.request.terms.retry_of, {})
+        repetitions.pop(job.job_id, None)
+        if not repetitions:
+            self._repetitions.pop(job.request.terms.retry_of, None)
+
     def note(self, job: JobRecord, before: JobRecord | None) -> None:
         """Bring the indexes up to date with a job that was stored."""
         terms, old = job.request.terms, before.request.terms if before is not None else None
         is_living, was_living = not job.has_ended, before is not None and not before.has_ended
         self.prioritized += (is_living and terms.priority != 0) - (was_living and old is not None and old.priority != 0)
+        if before is None and terms.retry_of:
+            self._repetitions.setdefault(terms.retry_of, {})[job.job_id] = None
         if is_living and not was_living:
             self._enter(job.job_id, terms)
         elif was_living and not is_living:

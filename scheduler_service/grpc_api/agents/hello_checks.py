@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cotenant.access.callers import Caller
+from cotenant.access.certificate_fields import Validity, validity
 from cotenant.names import NAME_PATTERN
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.errors import AgentProtocolError
@@ -76,6 +77,12 @@ def certificate_names(context: Context) -> Sequence[str]:
     names = context.auth_context()
     found = [*names.get("x509_subject_alternative_name", ()), *names.get("x509_common_name", ())]
     return [name.decode() for name in found]
+
+
+def certificate_validity(context: Context) -> Validity | None:
+    """Return when the caller's certificate is valid; None = it showed none."""
+    shown = context.auth_context().get("x509_pem_cert", ())
+    return next((validity(certificate) for certificate in shown), None)
 
 
 def check_caller(node_id: str, caller: Caller) -> None:

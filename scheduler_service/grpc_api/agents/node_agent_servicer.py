@@ -21,7 +21,7 @@ from scheduler_service.adapters.agents.memory_reports import memory_news
 from scheduler_service.adapters.agents.node_leases import NodeLeases
 from scheduler_service.adapters.agents.progress_reports import ProgressReports
 from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity, Standstill
-from scheduler_service.adapters.system_clock import read_boot_id
+from scheduler_service.adapters.system_clock import read_boot_id, read_wall_ms
 from scheduler_service.core.events import (
     Actor,
     AttemptReport,
@@ -38,6 +38,7 @@ from scheduler_service.grpc_api.agents.agent_admission import AgentAdmission, At
 from scheduler_service.grpc_api.agents.checkpoint_relay import CheckpointRelay
 from scheduler_service.grpc_api.agents.hello_checks import (
     certificate_names,
+    certificate_validity,
     check_caller,
     check_certificate,
     check_hello,
@@ -127,6 +128,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             presented_secret=hello.session_secret,
             knows_secret=hello.HasField("seen"),
         )
+        if self._certificates_required:
+            session.certificate = certificate_validity(context)
         session.send(node_agent_pb2.ConnectResponse(welcome=self._welcome(session, hello.boot_id)))
         receiving = asyncio.ensure_future(self._receive(session, hello, request_iterator, replaced))
         try:
@@ -280,6 +283,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                     if memory is not None and not self._loop.storage_failure:
                         self._loop.note(memory)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
+        if heartbeat.wall_clock_ms:
+            session.clock_ahead_ms = heartbeat.wall_clock_ms - read_wall_ms()
         session.done_parts = gang_messages.done_parts(heartbeat)
         # While nothing can be stored the state stays as it is, and every heartbeat would report the same again.
         for gpu in heartbeat.gpus if not self._loop.storage_failure else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from scheduler_service.grpc_api.queue import queue_validation
 from scheduler_service.grpc_api.queue.queue_requests import QueueRequests
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.visibility import own_submission
+from scheduler_service.live_loop import Mutation
 
 if TYPE_CHECKING:
     from scheduler_service.grpc_api.scheduling_servicer import Cluster
@@ -23,6 +25,7 @@ class QueueMethods(ABC):
     """A part of `SchedulingServicer`, which has the cluster."""
 
     _cluster: Cluster
+    _repeating: asyncio.Lock
 
     @abstractmethod
     def _job(self, job_id: str) -> scheduling_pb2.Job:
@@ -83,15 +86,21 @@ class QueueMethods(ABC):
         validation.require(validation.job_order_violations(request))
         self._changer_of(request.job_id)
         queue = self._queue()
-        submission = scheduling_pb2.SubmitJobRequest(
-            request_id=request.request_id, spec=queue.repeated_spec(request.job_id), force=request.force
-        )
+        is_answered = bool(request.request_id) and self._cluster.loop.has_answered(request.request_id)
+        spec = queue.repeated_spec(request.job_id, is_answered=is_answered)
+        submission = scheduling_pb2.SubmitJobRequest(request_id=request.request_id, spec=spec, force=request.force)
         # Its owner may keep the tenant and the class that an operator gave it.
         if current_caller().acts_for_all:
             submission = self._own(submission)
         warnings = await self._reviewed(submission, context)
-        job_id = await self._cluster.loop.mutate(queue.submission(submission, is_repeated=True))
+        # To the end, although its caller has gone: until then the next one does not see it.
+        job_id = await asyncio.shield(self._hand_in_again(queue.repetition(request, submission)))
         return scheduling_pb2.RetryJobResponse(job=self._job(job_id), warnings=warnings)
+
+    async def _hand_in_again(self, mutation: Mutation) -> str:
+        """Let one repetition be stored after the other: two that are proposed together would not see each other."""
+        async with self._repeating:
+            return await self._cluster.loop.mutate(mutation)
 
     async def SubmitArray(  # noqa: N802
         self, request: scheduling_pb2.SubmitArrayRequest, context: Context

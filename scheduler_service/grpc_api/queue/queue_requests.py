@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cotenant.access.callers import Caller
 from cotenant.v1 import scheduling_pb2
@@ -28,6 +28,7 @@ from scheduler_service.errors import (
 )
 from scheduler_service.grpc_api.jobs.job_requests import check_room, known_job, submission, submitted
 from scheduler_service.grpc_api.queue.array_specs import task_spec
+from scheduler_service.grpc_api.queue.repetitions import has_only_failed, living_repetition
 from scheduler_service.grpc_api.validation import body_sha256
 from scheduler_service.grpc_api.visibility import actor_of, check_visible, owner_of
 from scheduler_service.live_loop import Mutation, Proposal
@@ -118,15 +119,20 @@ class QueueRequests:
 
         return _mutation(request, propose)
 
-    def submission(self, request: scheduling_pb2.SubmitJobRequest, *, is_repeated: bool = False) -> Mutation:
-        """Propose a new job; the answer is its id. One that is handed in again may have the class that it had."""
+    def submission(self, request: scheduling_pb2.SubmitJobRequest) -> Mutation:
+        """Propose a new job; the answer is its id."""
+        return self._submission(request, lambda: self._checked(request.spec))
+
+    def _submission(
+        self, request: scheduling_pb2.SubmitJobRequest, read_spec: Callable[[], scheduling_pb2.JobSpec]
+    ) -> Mutation:
         return submission(
             request,
             self.engine,
             self.numbers,
             has_trials=self.has_trials,
             actor=actor_of(self.caller),
-            read_spec=lambda: request.spec if is_repeated else self._checked(request.spec),
+            read_spec=read_spec,
         )
 
     def array(self, request: scheduling_pb2.SubmitArrayRequest) -> Mutation:
@@ -186,11 +192,15 @@ class QueueRequests:
 
         return _mutation(request, propose)
 
-    def repeated_spec(self, job_id: str) -> scheduling_pb2.JobSpec:
+    def repeated_spec(self, job_id: str, *, is_answered: bool = False) -> scheduling_pb2.JobSpec:
         """Return the spec of a failed or cancelled job as it is handed in again.
 
+        Args:
+            job_id: The job.
+            is_answered: The same request was answered before, and nothing follows from this one.
+
         Raises:
-            WrongJobPhaseError: It has neither failed nor was cancelled.
+            WrongJobPhaseError: It has neither failed nor was cancelled, or waits for what has failed.
         """
         job = known_job(self.engine, job_id)
         if job.phase not in _FAILED:
@@ -198,21 +208,49 @@ class QueueRequests:
         spec = spec_message(job.submission.launch, job.submission.settings)
         for name in ("held", "deadline_at_ms"):
             spec.ClearField(name)
-        spec.after_job_ids[:] = self._living_parents(spec.after_job_ids)
+        spec.after_job_ids[:] = () if is_answered else self._living_parents(spec)
         spec.after_any = spec.after_any and bool(spec.after_job_ids)
         spec.retry_of = job_id
         return spec
 
-    def _living_parents(self, parents: Sequence[str]) -> Sequence[str]:
-        """Return what a job still has to wait for: its parents that have not ended, or their repetitions."""
-        jobs, newest = self._state.jobs, dict[str, str]()
-        living = [phase for phase in Phase if phase not in ENDED_PHASES] if parents else ()
-        for job_id in (job_id for phase in living for job_id in self._state.in_phase(phase)):
-            stands_for = job_id
-            while stands_for and stands_for not in newest:
-                newest[stands_for] = job_id
-                stands_for = jobs[stands_for].request.terms.retry_of if stands_for in jobs else ""
-        return list(dict.fromkeys(newest[parent] for parent in parents if parent in newest))
+    def repetition(
+        self, request: scheduling_pb2.RetryJobRequest, submission: scheduling_pb2.SubmitJobRequest
+    ) -> Mutation:
+        """Propose a job that is handed in again, as long as no other repetition of it lives; the answer is its id."""
+
+        def read_spec() -> scheduling_pb2.JobSpec:
+            living = living_repetition(self._state, request.job_id)
+            if living:
+                raise WrongJobPhaseError(
+                    f"{request.job_id} was handed in again: {living} is {self._state.jobs[living].phase.value}; cancel "
+                    "that first, or hand in another job: two of them would run one script at once, in one folder"
+                )
+            # One that is handed in again may have the class that it had.
+            return submission.spec
+
+        proposed = self._submission(submission, read_spec)
+        # What it waits for may have ended when the same request comes again.
+        return replace(proposed, body_sha256=body_sha256(request))
+
+    def _living_parents(self, spec: scheduling_pb2.JobSpec) -> Sequence[str]:
+        """Return what a job still has to wait for: its parents that have not ended, or their repetitions.
+
+        Raises:
+            WrongJobPhaseError: It waits for the success of one that has failed and was not handed in again.
+        """
+        found: dict[str, None] = {}
+        for parent in spec.after_job_ids:
+            known = self._state.jobs.get(parent)
+            is_living = known is not None and not known.has_ended
+            living = parent if is_living else living_repetition(self._state, parent)
+            if living:
+                found[living] = None
+            elif not spec.after_any and has_only_failed(self._state, parent):
+                raise WrongJobPhaseError(
+                    f"it comes after {parent}, which has not finished: retry {parent} first, or submit the job anew "
+                    "without --after"
+                )
+        return list(found)
 
     def changeable_array(self, array_id: str) -> None:
         """Look whether an array is known and the caller may change it.

@@ -76,7 +76,7 @@ async def decide(
         InvalidRequestError: Too many rows or policies, an unknown policy or parameter, a snapshot that is none.
     """
     unread, asked = _unread(request)
-    validation.require(_comparison_violations(asked))
+    validation.require(_violations(unread))
     asked_policy = _asked_policy(asked.policy, policies.read_parameters(asked.parameters))
     compared = [_asked_policy(name, {}) for name in asked.compared_policies]
     thread, caller = thread or deciding_thread(), WaitingCaller()
@@ -185,7 +185,11 @@ def _policy_as_it_is(name: str) -> _AskedPolicy:
     return _AskedPolicy(name, policies.make(name, {}), policies.effective_parameters(name, {}))
 
 
-def _comparison_violations(request: scheduling_pb2.DecideRequest) -> Iterator[FieldViolation]:
+def _violations(unread: UnreadRequest) -> Iterator[FieldViolation]:
+    request = unread.asked
+    if not (unread.has_snapshot or request.validate_only):
+        # Answered, it would look like a cluster without waiting jobs.
+        yield FieldViolation(field="snapshot", description="is missing; state nodes and jobs")
     if len(request.compared_policies) > COMPARED_POLICIES_MAX:
         description = f"names {len(request.compared_policies):,} policies, at most {COMPARED_POLICIES_MAX}"
         yield FieldViolation(field="compared_policies", description=description)

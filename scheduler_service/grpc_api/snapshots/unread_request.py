@@ -22,10 +22,12 @@ class UnreadRequest:
     Attributes:
         asked: The request without its snapshot.
         snapshot: Serialized.
+        has_snapshot: One was sent, though it may be empty.
     """
 
     asked: scheduling_pb2.DecideRequest
     snapshot: bytes
+    has_snapshot: bool = True
 
     @classmethod
     def read(cls, content: bytes) -> Self:
@@ -35,6 +37,6 @@ class UnreadRequest:
             DecodeError: It is none.
         """
         unread = _UNREAD.FromString(content)
-        snapshot = b"".join(unread.snapshot)
+        snapshot, has_snapshot = b"".join(unread.snapshot), bool(unread.snapshot)
         unread.ClearField("snapshot")
-        return cls(scheduling_pb2.DecideRequest.FromString(unread.SerializeToString()), snapshot)
+        return cls(scheduling_pb2.DecideRequest.FromString(unread.SerializeToString()), snapshot, has_snapshot)

@@ -83,6 +83,8 @@ class CrashingEventLog(SqliteEventLog):
 class SimulatedPredictor:
     """In the place of the predictor's client."""
 
+    fault = None
+
     def __init__(self, *_: object, **__: object) -> None:
         self._world = current().machine.world
 
@@ -143,6 +145,10 @@ class SimulatedServer:
     def __init__(self, **_: object) -> None:
         self.address = "simulated"
         self._host = current().machine.world.scheduler_of(current())
+
+    def list_faults(self) -> list[str]:
+        """No list is read."""
+        return []
 
     async def start(self, scheduling: Any, agents: Any, *_: object) -> None:
         """Answer from now on."""

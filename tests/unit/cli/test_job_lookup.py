@@ -197,6 +197,22 @@ def test_a_job_whose_repetition_was_itself_repeated_is_not_handed_in_beside_that
     assert ("job-41 was handed in again: job-43 is running" in told) is is_known
 
 
+def test_jobs_are_handed_in_again_oldest_first_so_that_a_child_finds_the_repetition_of_its_parent(
+    cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (9, 41, 100):
+        add(scheduler, f"job-{number}", scheduling_pb2.JOB_PHASE_FAILED)
+    asked = list[str]()
+
+    def retried(client: SchedulerClient, job_id: str, *, force: bool = False) -> scheduling_pb2.RetryJobResponse:
+        asked.append(job_id)
+        return scheduling_pb2.RetryJobResponse(job=scheduler.jobs[job_id])
+
+    monkeypatch.setattr(SchedulerClient, "retry_job", retried)
+    assert cotenant("retry", "job-100", "job-41", "job-9").code == 0
+    assert asked == ["job-9", "job-41", "job-100"]
+
+
 def test_a_job_may_wait_for_all_that_fit_a_pattern_and_for_an_array_by_its_id(scheduler: FakeScheduler) -> None:
     for number, phase in enumerate((scheduling_pb2.JOB_PHASE_FINISHED, scheduling_pb2.JOB_PHASE_PENDING), start=61):
         add(scheduler, f"job-{number}", phase)

@@ -22,8 +22,9 @@ import pytest
 
 from cotenant.access import watched_list
 from cotenant.access.callers import AccessRules, CallEvidence, NotPermittedError
+from cotenant.access.certificate_fields import key_sha256
 from cotenant.access.certificates import Authority
-from cotenant.access.revoked import RevokedKeys, key_sha256
+from cotenant.access.revoked import RevokedKeys
 from cotenant.access.roles import Role
 from cotenant.errors import InputError
 from predictor_service.grpc_api.server import interceptors_for

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.v1 import resources_pb2
+from cotenant.client import SchedulerClient
+from cotenant.v1 import resources_pb2, scheduling_pb2
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
 
@@ -24,6 +25,29 @@ def test_doctor_calls_a_standstill_a_fault(cotenant: CommandLine, scheduler: Fak
     scheduler.standstill.append(WARNING)
     found = cotenant("doctor")
     assert (found.code, "RESTORE_UNCONFIRMED" in found.out, WARNING.message in found.out) == (1, True, True)
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("CLOCK_OFF", 0), ("STATE_UNWRITABLE", 1)])
+def test_what_an_operator_should_look_after_is_told_by_nodes_and_doctor_and_not_to_everyone_who_lists_jobs(
+    cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch, code: str, exit_code: int
+) -> None:
+    trouble = resources_pb2.Warning(code=code, message="look after it")
+    assert code not in cotenant("doctor").out
+    monkeypatch.setattr(SchedulerClient, "list_troubles", lambda client: [trouble])
+    assert f"warning: look after it [{code}]" in cotenant("nodes").err
+    assert code in cotenant("nodes", "-o", "json").out
+    assert code not in cotenant("ps").err
+    found = cotenant("doctor")
+    assert (found.code, code in found.out, "look after it" in found.out) == (exit_code, True, True)
+
+
+def test_doctor_says_why_gpus_take_no_job(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    gpu = scheduling_pb2.Gpu(gpu_id="g", device="d", fault="the disk of its state is full")
+    node = scheduling_pb2.Node(node_id="node-9", connected=True, schedulable=True, gpus=[gpu, gpu])
+    scheduler.nodes = [node]
+    found = cotenant("doctor").out
+    assert "node-9: 2 GPUs faulty" in found
+    assert "the disk of its state is full" in found
 
 
 def test_a_restore_is_confirmed_and_a_node_forgotten_by_one_verb(

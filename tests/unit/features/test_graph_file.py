@@ -43,6 +43,21 @@ def test_weights_go_and_dimensions_stay() -> None:
     assert not stripped["bias"].raw_data
 
 
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_client_without_this_package_leaves_large_weights_out_by_hand_and_gets_the_same_hash(
+    *, is_marked: bool
+) -> None:
+    model = network_with_weights(0)
+    whole = graph_sha256(strip_weights(model.SerializeToString()))
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) > 4_096:
+            tensor.ClearField("raw_data")
+            if is_marked:
+                tensor.data_location = TensorProto.EXTERNAL
+    assert len(model.SerializeToString()) < 4_096
+    assert graph_sha256(strip_weights(model.SerializeToString())) == whole
+
+
 def test_values_that_shapes_depend_on_stay() -> None:
     stripped = tensors(strip_weights(network_with_weights(0).SerializeToString()))
 

@@ -8,7 +8,7 @@ import pytest
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.planning.placement_limits import ROUNDS_MAX
-from scheduler_service.errors import CallerError
+from scheduler_service.errors import CallerError, InvalidRequestError
 from scheduler_service.grpc_api.snapshots.decide import decide
 from scheduler_service.policy_registry import POLICIES
 from tests.support.cases import for_each
@@ -186,3 +186,12 @@ def test_who_waits_for_an_equal_job_that_starts_reads_its_name() -> None:
     assert placed(answer) == {"one": "c0", "two": "SLOWDOWN_TOO_HIGH", "three": "SLOWDOWN_TOO_HIGH"}
     assert [[*one.reason.job_ids] for one in answer.decisions[1:]] == [["two", "one"], ["three", "one"]]
     assert answer.decisions[1].reason.message.startswith("Next to one, two would be slowed down by 50.0 %")
+
+
+def test_a_question_without_a_snapshot_is_refused_and_an_empty_one_is_not() -> None:
+    """An answer without decisions would look like a cluster in which nothing waits."""
+    with pytest.raises(InvalidRequestError, match="snapshot: is missing"):
+        asyncio.run(decide(scheduling_pb2.DecideRequest(policy="fifo"), predictor=None, seconds_left=None))
+    empty = scheduling_pb2.DecideRequest(policy="fifo", snapshot=scheduling_pb2.Snapshot())
+    for request in (empty, scheduling_pb2.DecideRequest(policy="fifo", validate_only=True)):
+        assert not asyncio.run(decide(request, predictor=None, seconds_left=None)).decisions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,8 +59,22 @@ class Scene:
         array_id, first, last = self.do(self.queue.array(request)).split(" ")
         return array_id, [f"job-{number}" for number in range(int(first), int(last) + 1)]
 
+    def repeat(self, job_id: str, request_id: str = "") -> str:
+        return self.do(self.repetition(job_id, request_id))
+
+    def repetition(self, job_id: str, request_id: str = "") -> Mutation:
+        request = scheduling_pb2.RetryJobRequest(request_id=request_id, job_id=job_id)
+        again = scheduling_pb2.SubmitJobRequest(request_id=request_id, spec=self.queue.repeated_spec(job_id))
+        return self.queue.repetition(request, again)
+
     def phase(self, job_id: str) -> Phase:
         return self.engine.state.jobs[job_id].phase
+
+    def finish(self, job_id: str) -> None:
+        job = self.engine.state.jobs[job_id]
+        self.engine.handle(
+            events.JobFinished(at_ms=9, job_id=job_id, attempt=job.attempt, fence=job.fence, steps_done=1)
+        )
 
     def fail(self, job_id: str) -> None:
         job = self.engine.state.jobs[job_id]
@@ -91,28 +106,87 @@ def test_a_child_that_is_handed_in_again_waits_for_parents_that_live_or_were_han
     failed, finished, running = scene.submit(), scene.submit(), scene.submit()
     child = scene.submit(after_job_ids=[failed, finished, running], after_any=True)
     scene.fail(failed)
-    ended = scene.engine.state.jobs[finished]
-    scene.engine.handle(
-        events.JobFinished(at_ms=9, job_id=finished, attempt=ended.attempt, fence=ended.fence, steps_done=1)
-    )
+    scene.finish(finished)
     scene.engine.handle(events.JobCancelled(at_ms=9, job_id=child))
-
-    def repeat(job_id: str) -> str:
-        again = scheduling_pb2.SubmitJobRequest(spec=scene.queue.repeated_spec(job_id))
-        return scene.do(scene.queue.submission(again, is_repeated=True))
 
     def waits_for() -> tuple[list[str], bool]:
         spec = scene.queue.repeated_spec(child)
         return list(spec.after_job_ids), spec.after_any
 
     assert waits_for() == ([running], True)
-    first = repeat(failed)
+    first = scene.repeat(failed)
     assert waits_for() == ([first, running], True)
     for job_id in (running, first):
         scene.fail(job_id)
     assert waits_for() == ([], False)
-    second = repeat(first)
+    second = scene.repeat(first)
     assert waits_for() == ([second], True)
+
+
+def test_a_job_is_not_handed_in_again_while_a_repetition_of_it_lives_under_whatever_id() -> None:
+    scene = Scene()
+    first = scene.submit()
+    scene.fail(first)
+    second = scene.repeat(first)
+    with pytest.raises(WrongJobPhaseError, match=f"{first} was handed in again: {second} is starting; cancel"):
+        scene.repeat(first)
+    scene.fail(second)
+    third = scene.repeat(first)
+    for job_id in (first, second):
+        with pytest.raises(WrongJobPhaseError, match=f"{third} is starting"):
+            scene.repeat(job_id)
+    scene.fail(third)
+    assert scene.phase(scene.repeat(second)) is Phase.STARTING
+
+
+def test_a_repetition_is_known_after_the_state_was_stored_and_forgotten_with_its_job() -> None:
+    scene = Scene()
+    first = scene.submit()
+    scene.fail(first)
+    second = scene.repeat(first)
+    scene.fail(second)
+    third = scene.repeat(second)
+    scene.engine = SchedulerEngine.restore(scene.engine.snapshot(), make_policy=make_policy)
+    scene.queue = replace(scene.queue, engine=scene.engine)
+    with pytest.raises(WrongJobPhaseError, match=f"{third} is starting"):
+        scene.repeat(first)
+    scene.engine.state.ended_jobs_max = 1
+    scene.fail(third)
+    fourth = scene.repeat(third)
+    assert scene.engine.state.register.repetitions_of(first) == (second,)
+    scene.fail(fourth)
+    assert sorted(scene.engine.state.jobs) == [third, fourth]
+    assert scene.engine.state.register.repetitions_of(first) == ()
+
+
+def test_the_same_request_for_a_repetition_is_known_again_although_its_parent_has_ended_meanwhile() -> None:
+    scene = Scene()
+    parent = scene.submit()
+    child = scene.submit(after_job_ids=[parent])
+    scene.engine.handle(events.JobCancelled(at_ms=9, job_id=child))
+    before = scene.repetition(child, request_id="11111111-1111-4111-8111-111111111111")
+    scene.finish(parent)
+    after = scene.repetition(child, request_id="11111111-1111-4111-8111-111111111111")
+    assert before.body_sha256 == after.body_sha256 != ""
+
+
+def test_a_child_is_not_handed_in_again_before_the_parent_that_failed() -> None:
+    scene = Scene()
+    parent = scene.submit()
+    child = scene.submit(after_job_ids=[parent])
+    scene.fail(parent)
+    with pytest.raises(WrongJobPhaseError, match=f"comes after {parent}, which has not finished: retry {parent} first"):
+        scene.repeat(child)
+    second = scene.repeat(parent)
+    assert list(scene.queue.repeated_spec(child).after_job_ids) == [second]
+    scene.fail(second)
+    with pytest.raises(WrongJobPhaseError, match=f"comes after {parent}"):
+        scene.repeat(child)
+    # A request that was answered before the parent failed is answered as before.
+    assert scene.queue.repeated_spec(child, is_answered=True).retry_of == child
+    third = scene.repeat(parent)
+    scene.finish(third)
+    assert scene.phase(scene.repeat(child)) is Phase.STARTING
 
 
 def test_what_was_altered_is_shown_and_the_rest_stays() -> None:
@@ -194,8 +268,7 @@ def test_a_repetition_stands_in_the_place_of_a_failed_task_for_whoever_waits_for
     scene = Scene()
     array_id, job_ids = scene.array(2)
     scene.fail(job_ids[0])
-    again = scheduling_pb2.SubmitJobRequest(spec=scene.queue.repeated_spec(job_ids[0]))
-    new_id = scene.do(scene.queue.submission(again, is_repeated=True))
+    new_id = scene.repeat(job_ids[0])
     child = scene.submit(after_job_ids=[array_id])
     assert set(scene.engine.state.jobs[child].request.terms.after_job_ids) == {job_ids[1], new_id}
     with pytest.raises(WrongJobPhaseError, match=f"{job_ids[0]} is failed"):
@@ -267,8 +340,7 @@ def test_the_class_that_an_operator_gave_a_job_stands_in_the_way_of_nothing_else
     assert (altered.terms.priority, altered.max_slowdown_ratio) == (100, 0.1)
     scene.fail("job-1")
     scene.fail(waiting)
-    again = scheduling_pb2.SubmitJobRequest(spec=scene.queue.repeated_spec(waiting))
-    new_id = scene.do(scene.queue.submission(again, is_repeated=True))
+    new_id = scene.repeat(waiting)
     assert scene.engine.state.jobs[new_id].request.terms.priority == 100
 
 
