@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -63,6 +65,18 @@ def test_it_runs_in_its_own_folder_with_its_own_environment(tmp_path: Path) -> N
     wait_until((tmp_path / "state" / "jobs").exists, "the agent keeps its state here")
     forked.terminate()
     assert forked.wait(60) == 0
+
+
+def test_one_that_ends_while_it_is_signalled_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent collects it: between the look whether it runs and the signal its number may be nobody's."""
+
+    def find_nobody(*_: object) -> NoReturn:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "kill", find_nobody)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ForkedProcess(2, (), ours).kill()
 
 
 def test_it_is_found_by_its_arguments_and_killed_as_any_other(tmp_path: Path) -> None:
