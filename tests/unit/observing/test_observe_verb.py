@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from cotenant.errors import InputError
 from cotenant_agent.errors import DeviceError, DriverMissingError
 from cotenant_agent.observing.command import observe
 from cotenant_agent.observing.foreign_jobs import ForeignJob, ForeignJobs
+from tests.support.scheduler_process import wait_until
 
 _JOB = """
 import os, time
@@ -30,19 +30,11 @@ while True:
 """
 
 
-@pytest.fixture(autouse=True)
-def own_signals() -> Iterator[None]:
-    """Give the test run its handlers back."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-c", _JOB], stdout=log, start_new_session=True)
+    wait_until(lambda: (tmp_path / "log").stat().st_size > 0, "it is on its core, and makes steps")
     yield process
     process.kill()
     process.wait()
