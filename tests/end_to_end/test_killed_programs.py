@@ -18,7 +18,7 @@ from cotenant.client_errors import UnavailableError
 from cotenant.local_cluster import AgentOptions, LocalCluster, Program
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from tests.support import journalled_training
-from tests.support.agent import prepare_baseline
+from tests.support.agent import CORES, prepare_baseline
 from tests.support.daemons import free_ports
 from tests.support.forked_cluster import fork_programs
 
@@ -55,7 +55,7 @@ def read_history(directory: Path, job_id: str) -> History:
 @contextmanager
 def running_cluster(state_dir: Path, directory: Path) -> Iterator[LocalCluster]:
     prepare_baseline(state_dir / "agent-local")
-    agent = AgentOptions(standin_cores=(0, 1), allowed_directories=(directory,), stop_jobs_on_exit=True)
+    agent = AgentOptions(standin_cores=tuple(CORES[:2]), allowed_directories=(directory,), stop_jobs_on_exit=True)
     predictor_port, scheduler_port = free_ports(2)
     cluster = LocalCluster(
         state_dir=state_dir,

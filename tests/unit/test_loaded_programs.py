@@ -13,11 +13,11 @@ from typing import NoReturn
 import pytest
 
 from tests.support import loaded_programs
-from tests.support.agent import prepare_baseline, wait_until
+from tests.support.agent import STANDIN, prepare_baseline, wait_until
 from tests.support.cases import sampled
 from tests.support.loaded_programs import ForkedProcess, Loader, Process, living_programs, run_program, start_program
 
-ENDLESS = ["run", "--scheduler", "127.0.0.1:9", "--node-id", "node-a", "--standin-cores", "0"]
+ENDLESS = ["run", "--scheduler", "127.0.0.1:9", "--node-id", "node-a", *STANDIN]
 
 
 def started(folder: Path, *arguments: str, program: str = "cotenant_agent", **variables: str) -> Process:
@@ -26,9 +26,7 @@ def started(folder: Path, *arguments: str, program: str = "cotenant_agent", **va
         return start_program(program, arguments, folder=folder, environment=environment, output=output, errors=errors)
 
 
-@pytest.mark.parametrize(
-    "arguments", sampled([["probe", "--standin-cores", "0"], ["run", "--nonsense"], ["--help"]], 1)
-)
+@pytest.mark.parametrize("arguments", sampled([["probe", *STANDIN], ["run", "--nonsense"], ["--help"]], 1))
 def test_a_forked_program_answers_and_ends_as_python_does_it(tmp_path: Path, arguments: list[str]) -> None:
     forked = started(tmp_path, *arguments)
     assert isinstance(forked, ForkedProcess)

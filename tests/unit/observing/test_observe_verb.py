@@ -17,11 +17,11 @@ from cotenant.errors import InputError
 from cotenant_agent.errors import DeviceError, DriverMissingError
 from cotenant_agent.observing.command import observe
 from cotenant_agent.observing.foreign_jobs import ForeignJob, ForeignJobs
-from tests.support.scheduler_process import wait_until
+from tests.support.agent import STANDIN, wait_until
 
 _JOB = """
 import os, time
-os.sched_setaffinity(0, {0})
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 step = 0
 while True:
     step += 1
@@ -54,7 +54,7 @@ def only_job(job: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="on one core every process is pinned to it")
 def test_a_running_job_is_measured_and_goes_on(only_job: subprocess.Popen[bytes]) -> None:
-    flags = ["host", "--standin-cores", "0", "--seconds", "4", "--interval", "0.5", "-o", "json"]
+    flags = ["host", *STANDIN, "--seconds", "4", "--interval", "0.5", "-o", "json"]
     own: list[dict[str, Any]] = []
     for _ in range(10):
         done = CliRunner().invoke(observe, flags, catch_exceptions=False)
@@ -82,7 +82,7 @@ def test_a_core_that_is_not_there_is_refused() -> None:
 
 
 def test_jobs_of_other_engines_than_the_named_one_are_not_told(only_job: subprocess.Popen[bytes]) -> None:
-    flags = ["ray", "--standin-cores", "0", "--seconds", "3", "--interval", "0.5", "-o", "json"]
+    flags = ["ray", *STANDIN, "--seconds", "3", "--interval", "0.5", "-o", "json"]
     done = CliRunner().invoke(observe, flags, catch_exceptions=False)
     assert not done.stdout
     assert "no job of ray was on the devices of this machine, only of" in done.stderr
