@@ -58,13 +58,19 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
         StoreFormatError: It is no database.
         StoreFullError: Its owner does not let it be read.
     """
-    write_ahead = path.with_name(f"{path.name}-wal")
-    is_still = not write_ahead.exists() or write_ahead.stat().st_size == 0
-    options = "mode=ro&immutable=1" if is_still else "mode=ro"
+    options = "mode=ro&immutable=1" if _is_still(path) else "mode=ro"
     try:
         return sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, timeout=_BUSY_TIMEOUT_S)
     except sqlite3.Error as error:
         raise storage_error(error, path) from error
+
+
+def _is_still(path: Path) -> bool:
+    """Whether nobody writes: who closes the file last empties what is next to it, or takes that away."""
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size == 0
+    except FileNotFoundError:
+        return True
 
 
 def _make_private(path: Path) -> None:

@@ -49,6 +49,7 @@ load_once()
 _OBJECTS_BEFORE_A_SEARCH: Final = 10_000
 """Records are in no cycles: of a simulated run a twentieth was spent on looking for them after every 700 objects."""
 _LEVEL = logging.getLogger().level
+_ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LISTED_AFTER_S: Final = 60.0
 """A run that takes so much time says which files took it."""
 _FILES_LISTED: Final = 60
@@ -122,6 +123,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for taken, most in ((folders, _FOLDERS_LISTED), (_TAKEN_S, _FILES_LISTED)):
         for name in sorted(taken, key=lambda one: -taken[one])[:most]:
             terminalreporter.write_line(f"{taken[name]:7.1f} s {name}")
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """A program that a test runs in this process handles its end in its own way; that of the tests' is another."""
+    handlers = {number: signal.getsignal(number) for number in _ENDS}
+    yield
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

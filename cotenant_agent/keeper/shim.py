@@ -304,7 +304,9 @@ class AttemptSupervisor:
     def _look_for_stop(self, now_ms: int) -> None:
         request = self._records.read("stop.json")
         if request is not None:
-            self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
+            # What had ended before anybody asked for it is collected first: its success stays one.
+            if not self._finished() and not self._ends.are_complete:
+                self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
             return
         if self._lease.left_ms(now_ms) <= 0:
             # From the deadline, not from now: after a standstill of the machine others count on the end by then.

@@ -8,7 +8,7 @@ from pathlib import Path
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
 from tests.support import gang_training
-from tests.support.agent import REPOSITORY, running_agent
+from tests.support.agent import REPOSITORY, TWO_STANDINS, running_agent
 from tests.support.fake_scheduler import FakeScheduler, key, launch
 
 GPUS = ("standin-node-a-0", "standin-node-a-1")
@@ -36,7 +36,7 @@ def test_a_gang_goes_on_with_as_many_ranks_as_it_is_given_devices(tmp_path: Path
     flags = ("--allow-any-command",)
     with (
         FakeScheduler() as scheduler,
-        running_agent(tmp_path / "state", scheduler, *flags, devices=("--standin-cores", "0,1")),
+        running_agent(tmp_path / "state", scheduler, *flags, devices=TWO_STANDINS),
     ):
         # Steps are slow until the last attempt, so that each is still under way when it is stopped.
         pace = tmp_path / "job-1.step_ms"

@@ -74,7 +74,7 @@ def test_a_demo_refuses_strangers_and_leaves_nothing_when_it_is_interrupted(mome
         demo.send_signal(signal.SIGINT)
         demo.communicate(timeout=PATIENCE_S)
     finally:
-        left = process_tree.wait_until_alone(5_000, staying=staying)
+        left = process_tree.wait_until_alone(70_000, staying=staying)
         process_tree.kill_all(left)
         process_tree.adopt_orphans(wanted=False)
     assert demo.returncode == 130

@@ -18,7 +18,8 @@ from cotenant.client_errors import UnavailableError
 from cotenant.local_cluster import AgentOptions, LocalCluster, Program
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from tests.support import journalled_training
-from tests.support.agent import prepare_baseline
+from tests.support.agent import CORES, prepare_baseline
+from tests.support.daemons import free_ports
 from tests.support.forked_cluster import fork_programs
 
 STEPS = 60
@@ -54,23 +55,22 @@ def read_history(directory: Path, job_id: str) -> History:
 @contextmanager
 def running_cluster(state_dir: Path, directory: Path) -> Iterator[LocalCluster]:
     prepare_baseline(state_dir / "agent-local")
-    agent = AgentOptions(standin_cores=(0, 1), allowed_directories=(directory,), stop_jobs_on_exit=True)
-    cluster = LocalCluster(state_dir=state_dir, policy="fifo", agents=(agent,))
+    agent = AgentOptions(standin_cores=tuple(CORES[:2]), allowed_directories=(directory,), stop_jobs_on_exit=True)
+    predictor_port, scheduler_port = free_ports(2)
+    cluster = LocalCluster(
+        state_dir=state_dir,
+        policy="fifo",
+        agents=(agent,),
+        predictor_port=predictor_port,
+        scheduler_port=scheduler_port,
+    )
     with pytest.MonkeyPatch.context() as patch:
         fork_programs(patch)
         cluster.start()
-        for name in ("scheduler", "predictor"):
-            pin_address(cluster.programs[name])
         try:
             yield cluster
         finally:
             cluster.stop()
-
-
-def pin_address(program: Program) -> None:
-    """A restarted program must be found where it was."""
-    position = program.arguments.index("--address") + 1
-    program.arguments[position] = program.address
 
 
 def kill_and_restart(program: Program) -> None:
@@ -81,7 +81,7 @@ def kill_and_restart(program: Program) -> None:
 
 def submit_stubbornly(client: SchedulerClient, spec: scheduling_pb2.JobSpec, request_id: str) -> str:
     """Repeats a submission through any outage, as a careful user's script does."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         try:
             return client.submit_job(spec, request_id=request_id).job_id

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.support.daemons import free_ports
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 
@@ -30,24 +30,15 @@ def commands() -> list[str]:
     return re.findall(r"^\S[^\n]*", code.replace("\\\n", " "), flags=re.MULTILINE)
 
 
-def free_port() -> int:
-    """One that the system gives to no connection meanwhile: below those that it picks itself."""
-    picked_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(1_024, picked_from)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-
-
 def here(folder: Path) -> Mapping[str, str]:
     """What stands in the page for another machine -> what it is on this one."""
+    predictor_port, scheduler_port = free_ports(2)
     return {
         "0.0.0.0": "127.0.0.1",
         "scheduler.example": "localhost",
         "predictor.example": "localhost",
-        ":7070": f":{free_port()}",
-        ":7071": f":{free_port()}",
+        ":7070": f":{predictor_port}",
+        ":7071": f":{scheduler_port}",
         "/var/lib/cotenant/agent": str(folder / "agent"),
         "--nvml": "--standin-cores " + str(min(os.sched_getaffinity(0))),
     }

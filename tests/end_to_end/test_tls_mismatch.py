@@ -26,7 +26,7 @@ from scheduler_service.commands.predictor_link import predictor_channel, probe_p
 from scheduler_service.core.commands import RequestPrediction
 from scheduler_service.errors import PredictorError
 from scheduler_service.settings import Settings
-from tests.support.agent import prepare_baseline, wait_until
+from tests.support.agent import STANDIN, prepare_baseline, wait_until
 from tests.support.cases import sampled
 from tests.support.certificates import make_authority, make_certificate, make_expired_certificate
 from tests.support.loaded_programs import start_program
@@ -213,7 +213,7 @@ def agent_log(scheduler: SchedulerProcess, folder: Path, *flags: str, failures: 
     log = folder / "agent.log"
     prepare_baseline(folder / "state")
     arguments = ["run", "--scheduler", scheduler.address, "--node-id", "node-7", "--state-dir", str(folder / "state")]
-    arguments += ["--standin-cores", "0", *flags]
+    arguments += [*STANDIN, *flags]
     with log.open("wb") as output:
         process = start_program(
             "cotenant_agent", arguments, folder=ROOT, environment=dict(os.environ), output=output, errors=output

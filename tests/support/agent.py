@@ -18,7 +18,10 @@ from tests.support.loaded_programs import living_programs, start_program
 from tests.support.scheduler_process import wait_until as wait_until
 
 GPU = "standin-node-a-0"
-STANDIN = ("--standin-cores", "0")
+CORES = sorted(os.sched_getaffinity(0))
+"""On which this process may run, and an agent's stand-in devices may be."""
+STANDIN = ("--standin-cores", str(CORES[0]))
+TWO_STANDINS = ("--standin-cores", ",".join(map(str, CORES[:2])))
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 # Counts steps, answers stops with a checkpoint, and continues from one.

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import socket
 import subprocess
+from typing import Final
 
 _END_S = 90
+_TRIES_EACH: Final = 100
+_PORTS: Final = range(10_000, 20_000)
+"""Below those that the system gives to whoever names none, and that an agent chooses for ranks."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nobody has now."""
+    """Return ports of loopback that nobody has now, and that nobody is given while a program is started again."""
+    free: list[int] = []
     with contextlib.ExitStack() as stack:
-        bound = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in bound:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in bound]
+        for port in random.SystemRandom().sample(_PORTS, _TRIES_EACH * count):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                free.append(port)
+            if len(free) == count:
+                return free
+    raise OSError(f"hardly a port from {_PORTS[0]} to {_PORTS[-1]} is free; end what listens there")
 
 
 def end_process(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -14,12 +14,13 @@ import grpc
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import node_agent_pb2_grpc, resources_pb2, scheduling_pb2
+from tests.support.daemons import free_ports
 
 Found = TypeVar("Found")
 
 
 class FakeScheduler(node_agent_pb2_grpc.NodeAgentServiceServicer):
-    """Serves Connect on a free loopback port; use it as a context manager."""
+    """Serves Connect on a loopback port, which it keeps; use it as a context manager."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServiceServicer):
         """Serve, on the port of the last time if there was one."""
         self._server = grpc.server(futures.ThreadPoolExecutor(max_workers=4), options=(("grpc.so_reuseport", 0),))
         node_agent_pb2_grpc.add_NodeAgentServiceServicer_to_server(self, self._server)
+        self.port = self.port or free_ports(1)[0]
         target = f"127.0.0.1:{self.port}"
         credentials = self._credentials()
         if credentials is None:

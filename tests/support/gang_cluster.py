@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import gang_training
-from tests.support.agent import REPOSITORY, find_processes
+from tests.support.agent import REPOSITORY, TWO_STANDINS, find_processes
 from tests.support.live_cluster import LiveCluster
 
 
@@ -20,7 +20,7 @@ class GangCluster(LiveCluster):
 
     def start_agents(self) -> None:
         """Start the agent, or start it again."""
-        self.start_agent("agent", "--allow-any-command", devices=("--standin-cores", "0,1"))
+        self.start_agent("agent", "--allow-any-command", devices=TWO_STANDINS)
 
     def submit(self, *command: str, **fields: object) -> str:
         """Hand in a job called gang; returns its id."""

@@ -19,6 +19,7 @@ from cotenant.local_cluster import AgentOptions, LocalCluster
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from tests.support import undisturbed_agent
 from tests.support.agent import prepare_baseline
+from tests.support.daemons import free_ports
 from tests.support.forked_cluster import fork_programs
 
 ENDLESS_STEPS = 100_000
@@ -92,8 +93,6 @@ class LearningCluster:
         """As a power cut of one program, which comes back where it was."""
         program = self.programs.programs[name]
         program.kill()
-        if "--address" in program.arguments:
-            program.arguments[program.arguments.index("--address") + 1] = program.address
         program.start()
         assert program.wait_ready()
 
@@ -132,7 +131,14 @@ def learning_cluster(
         allowed_directories=(jobs,),
         stop_jobs_on_exit=True,
     )
-    cluster = LocalCluster(state_dir=state, policy="horus", agents=(options,))
+    predictor_port, scheduler_port = free_ports(2)
+    cluster = LocalCluster(
+        state_dir=state,
+        policy="horus",
+        agents=(options,),
+        predictor_port=predictor_port,
+        scheduler_port=scheduler_port,
+    )
     cluster.start()
     try:
         with (

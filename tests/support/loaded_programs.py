@@ -103,8 +103,10 @@ class ForkedProcess:
         return self._status
 
     def send_signal(self, number: int, /) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        # It is collected by its parent: it may have ended since.
+        with contextlib.suppress(ProcessLookupError):
+            if self.poll() is None:
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)

@@ -11,7 +11,7 @@ from typing import Any
 
 from cotenant.v1 import scheduling_pb2
 from tests.support import journalled_training
-from tests.support.agent import REPOSITORY
+from tests.support.agent import CORES, REPOSITORY
 from tests.support.fake_predictor import FakePredictor
 from tests.support.live_cluster import SHORT_TIMES, LiveCluster, live_cluster
 from tests.support.scheduler_process import wait_until
@@ -59,6 +59,6 @@ def policy_cluster(folder: Path, *, policy: str, predictor: FakePredictor, gpus:
     """Start everything, and leave nothing behind."""
     arguments = ("--predictor", predictor.address, "--policy", policy, *SHORT_TIMES)
     with live_cluster(partial(PolicyCluster, patience_s=PATIENCE_S), folder, ["agent"], arguments) as cluster:
-        more_cores = [word for core in range(1, gpus) for word in ("--standin-cores", str(core))]
+        more_cores = [word for core in CORES[1:gpus] for word in ("--standin-cores", str(core))]
         cluster.start_agent("agent", "--allow-directory", str(REPOSITORY), *more_cores)
         yield cluster

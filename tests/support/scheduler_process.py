@@ -18,6 +18,7 @@ import grpc
 from google.protobuf import json_format
 
 from cotenant.v1 import scheduling_pb2, scheduling_pb2_grpc
+from tests.support.daemons import free_ports
 from tests.support.loaded_programs import Process, start_program
 from tests.support.log_schema import read_lines
 
@@ -73,7 +74,7 @@ class SchedulerProcess:
     def start(self) -> None:
         ready_file = self.folder / "ready.json"
         ready_file.unlink(missing_ok=True)
-        address = self.ready.get("address", "127.0.0.1:0")
+        address = self.ready.get("address") or f"127.0.0.1:{free_ports(1)[0]}"
         arguments = ["serve", "--address", address, "--metrics-address", "127.0.0.1:0"]
         arguments += ["--state-dir", str(self.state_dir), "--ready-file", str(ready_file), *self.arguments]
         environment = {**os.environ, **self.environment}

@@ -52,6 +52,27 @@ class Bench:
         return dict(json.loads((directory / "exit.json").read_text()))
 
 
+def state_of(pid: int) -> str:
+    """The letter of a process's state: T = stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_for_looks(pid: int, looks: int = 5) -> None:
+    """Wait until a shim has looked at the files of its attempt so often more, however busy the machine is.
+
+    Args:
+        pid: The shim's.
+        looks: How often it has to wait, which it does between two looks.
+    """
+    before = _waits(pid)
+    wait_until(lambda: _waits(pid) > before + looks, "the shim has looked at its files")
+
+
+def _waits(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
 @contextlib.contextmanager
 def running_shims(root: Path, *, with_namespaces: bool = False) -> Iterator[Bench]:
     """A bench; afterwards its shims are gone, and nothing of their jobs may be left."""

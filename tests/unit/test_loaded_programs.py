@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support import loaded_programs
-from tests.support.agent import prepare_baseline, wait_until
+from tests.support.agent import STANDIN, prepare_baseline, wait_until
 from tests.support.cases import sampled
 from tests.support.loaded_programs import ForkedProcess, Loader, Process, living_programs, run_program, start_program
 
-ENDLESS = ["run", "--scheduler", "127.0.0.1:9", "--node-id", "node-a", "--standin-cores", "0"]
+ENDLESS = ["run", "--scheduler", "127.0.0.1:9", "--node-id", "node-a", *STANDIN]
 
 
 def started(folder: Path, *arguments: str, program: str = "cotenant_agent", **variables: str) -> Process:
@@ -24,9 +26,7 @@ def started(folder: Path, *arguments: str, program: str = "cotenant_agent", **va
         return start_program(program, arguments, folder=folder, environment=environment, output=output, errors=errors)
 
 
-@pytest.mark.parametrize(
-    "arguments", sampled([["probe", "--standin-cores", "0"], ["run", "--nonsense"], ["--help"]], 1)
-)
+@pytest.mark.parametrize("arguments", sampled([["probe", *STANDIN], ["run", "--nonsense"], ["--help"]], 1))
 def test_a_forked_program_answers_and_ends_as_python_does_it(tmp_path: Path, arguments: list[str]) -> None:
     forked = started(tmp_path, *arguments)
     assert isinstance(forked, ForkedProcess)
@@ -63,6 +63,18 @@ def test_it_runs_in_its_own_folder_with_its_own_environment(tmp_path: Path) -> N
     wait_until((tmp_path / "state" / "jobs").exists, "the agent keeps its state here")
     forked.terminate()
     assert forked.wait(60) == 0
+
+
+def test_one_that_ends_while_it_is_signalled_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent collects it: between the look whether it runs and the signal its number may be nobody's."""
+
+    def find_nobody(*_: object) -> NoReturn:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "kill", find_nobody)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ForkedProcess(2, (), ours).kill()
 
 
 def test_it_is_found_by_its_arguments_and_killed_as_any_other(tmp_path: Path) -> None:

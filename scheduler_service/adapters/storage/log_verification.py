@@ -56,11 +56,17 @@ def verify_log(place: Path) -> Mapping[str, object]:
 
 def _open(path: Path) -> sqlite3.Connection:
     """Open a file for reading only; one without a writer is not even given files next to it."""
-    write_ahead = path.with_name(f"{path.name}-wal")
-    is_still = not write_ahead.exists() or write_ahead.stat().st_size == 0
-    options = "mode=ro&immutable=1" if is_still else "mode=ro"
+    options = "mode=ro&immutable=1" if _is_still(path) else "mode=ro"
     with reading(path):
         return sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, timeout=_BUSY_TIMEOUT_S)
+
+
+def _is_still(path: Path) -> bool:
+    """Whether nobody writes: who closes the file last empties what is next to it, or takes that away."""
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size == 0
+    except FileNotFoundError:
+        return True
 
 
 def _verified(connection: sqlite3.Connection, path: Path, noted: Head | None) -> Mapping[str, object]:

@@ -15,6 +15,7 @@ from cotenant.access.server_rules import SOCKET_PATH_BYTES_MAX, account_name, bi
 from cotenant.access.tokens import read_token, read_token_list
 from cotenant.cli.settings import resolve_settings
 from cotenant.errors import InputError
+from cotenant_agent.progress_reading.progress import bind_anywhere
 
 ADDRESS = "127.0.0.1:7071"
 
@@ -89,7 +90,7 @@ def test_a_server_listens_in_a_private_folder_only_and_takes_no_socket_from_a_li
         path = Path(address.removeprefix("unix:"))
         path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX) as server:
-            server.bind(str(path))
+            bind_anywhere(server, path)
         return 1
 
     tmp_path.chmod(0o755)

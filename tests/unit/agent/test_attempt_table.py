@@ -33,6 +33,7 @@ from cotenant_agent.scheduler_link import LinkSettings
 from cotenant_agent.storage.durable_files import keep_room
 from cotenant_agent.storage.state_directory import AttemptDirectory, StateDirectory
 from cotenant_agent.system_clock import boot_ms, wall_ms
+from tests.support.agent import wait_until
 from tests.support.fake_devices import FakeInventory, FakeProcess, FakeProcesses
 
 
@@ -179,6 +180,7 @@ def test_what_outlived_its_shim_is_found_by_the_attempts_marker_and_ended(
     (directory / "state.json").write_text(json.dumps({"boot_id": read_boot_id(), **record}))
     sleeping = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
     escaped, other = (subprocess.Popen(sleeping, env=one, start_new_session=True) for one in (mark, {}))
+    wait_until(Path(f"/proc/{escaped.pid}/environ").read_bytes, "it has executed its program")
     table = table_of(state)
     table.adopt()
     try:

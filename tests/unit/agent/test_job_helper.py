@@ -10,12 +10,15 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cotenant import job
 from cotenant_agent.checkpointing.checkpoints import newest_resumable, read_checkpoint
+from cotenant_agent.progress_reading.progress import bind_anywhere
 
 
 def run_script(tmp_path: Path, source: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -37,6 +40,14 @@ def cluster(tmp_path: Path, **more: str) -> dict[str, str]:
         "COTENANT_CHECKPOINT_DIR": str(tmp_path / "checkpoints" / "4"),
         **more,
     }
+
+
+@contextmanager
+def listening(folder: Path) -> Iterator[socket.socket]:
+    """Where reports arrive."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        bind_anywhere(listener, folder / "progress.sock")
+        yield listener
 
 
 def test_outside_a_cluster_nothing_happens(tmp_path: Path) -> None:
@@ -84,8 +95,7 @@ def test_the_last_step_is_stored_although_every_datagram_is_lost(tmp_path: Path)
 
 
 def test_reports_arrive_as_datagrams_and_never_more_than_twenty_a_second(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(str(tmp_path / "progress.sock"))
+    with listening(tmp_path) as listener:
         run_script(tmp_path, "for step in range(1, 2001):\n    job.report(step, loss=1 / step)\n", **cluster(tmp_path))
         listener.setblocking(False)
         first = json.loads(listener.recv(2048))
@@ -93,8 +103,7 @@ def test_reports_arrive_as_datagrams_and_never_more_than_twenty_a_second(tmp_pat
 
 
 def test_a_full_socket_never_blocks_a_script(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(str(tmp_path / "progress.sock"))
+    with listening(tmp_path):
         source = "for step in range(200):\n    job._reporter()._send(b'x')\nprint('on')\n"
         assert run_script(tmp_path, source, **cluster(tmp_path)).stdout == "on\n"
 
@@ -187,8 +196,7 @@ def test_a_variable_of_ones_own_called_rank_makes_no_gang(tmp_path: Path) -> Non
 
 
 def test_any_rank_can_say_that_its_device_is_full(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(str(tmp_path / "progress.sock"))
+    with listening(tmp_path) as listener:
         run_script(tmp_path, "job.report(3)\njob.out_of_memory()\n", **cluster(tmp_path, RANK="1", WORLD_SIZE="2"))
         listener.setblocking(False)
         assert json.loads(listener.recv(2048)) == {"failure": "gpu_oom"}
@@ -240,13 +248,10 @@ def test_a_checkpoint_is_due_after_the_clusters_interval(tmp_path: Path) -> None
 def test_a_very_long_path_to_the_socket_works(tmp_path: Path) -> None:
     directory = tmp_path / ("d" * 120)
     directory.mkdir()
-    descriptor = os.open(directory, os.O_PATH)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(f"/proc/self/fd/{descriptor}/progress.sock")
+    with listening(directory) as listener:
         run_script(tmp_path, "job.report(9)\n", **cluster(tmp_path, COTENANT_PROGRESS=str(directory / "progress.sock")))
         listener.setblocking(False)
         assert json.loads(listener.recv(2048))["step"] == 9
-    os.close(descriptor)
 
 
 @pytest.mark.parametrize("batch", [list(range(10)), "abcdefghij"])

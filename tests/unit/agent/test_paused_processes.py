@@ -18,7 +18,7 @@ from cotenant_agent.isolation.cgroups import ControlGroups, detect
 from cotenant_agent.processes import LinuxProcesses
 from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import wait_until
-from tests.support.shim_bench import Bench, running_shims
+from tests.support.shim_bench import Bench, running_shims, state_of
 
 # Counts a tenth of the time in a file of its own, and so does its child in a session of its own.
 COUNTING = """
@@ -63,9 +63,11 @@ class Job:
         path = self.folder / name
         return path.read_text() if path.exists() else ""
 
-    def pause(self, for_ms: int = 30_000) -> None:
-        until_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + for_ms
-        (self.directory / "pause.json").write_text(json.dumps({"until_boot_ms": until_ms}))
+    def order_pause(self, for_ms: int) -> None:
+        (self.directory / "pause.json").write_text(json.dumps({"until_boot_ms": boot_ms() + for_ms}))
+
+    def pause(self) -> None:
+        self.order_pause(for_ms=30_000)
         wait_until(lambda: bool(self.record().get("since_boot_ms")), "the job stands still")
 
     def count(self, name: str) -> int:
@@ -139,8 +141,8 @@ def test_every_process_of_a_job_stands_still_and_goes_on(job: Job) -> None:
 
 
 def test_a_pause_ends_by_itself_although_nobody_asks_for_it(job: Job) -> None:
-    job.pause(for_ms=700)
-    wait_until(lambda: job.record()["since_boot_ms"] == 0, "the pause is over")
+    job.order_pause(for_ms=3_000)
+    wait_until(lambda: job.record().get("changes") == 2, "the pause has begun and is over")
     job.assert_running()
 
 
@@ -162,11 +164,11 @@ def test_the_end_of_the_lease_lets_a_paused_job_leave_in_good_order(job: Job) ->
 def test_a_process_that_its_owner_had_stopped_stays_stopped(bench: Bench) -> None:
     job = Job(bench, {})
     os.kill(job.pids[1], signal.SIGSTOP)
+    wait_until(lambda: state_of(job.pids[1]) == "T", "it stands still")
     job.pause()
     job.resume()
     wait_until(lambda: job.record()["since_boot_ms"] == 0, "the pause is over")
-    state = Path(f"/proc/{job.pids[1]}/stat").read_text().rpartition(")")[2].split()[0]
-    assert state == "T"
+    assert state_of(job.pids[1]) == "T"
     bench.stop(job.directory, grace_ms=200)
 
 

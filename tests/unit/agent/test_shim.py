@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,6 +163,33 @@ def test_a_stop_that_finds_a_job_ended_did_not_end_it(bench: Bench) -> None:
     spec["argv"] += [str(directory / "stop.json"), stop]
     (directory / "spec.json").write_text(json.dumps(spec))
     assert bench.start(directory).wait(90) == 0
+    record = json.loads((directory / "exit.json").read_text())
+    assert (record["return_code"], record["cause"]) == (0, "")
+
+
+# Between its look at what has ended and that for a stop the job ends, and only then somebody asks for its end.
+STOPPED_LATE = """
+import json, os, pathlib
+from cotenant_agent.keeper.shim import AttemptSupervisor
+from cotenant_agent.keeper.shim_records import Records
+
+class Late(Records):
+    has_begun = False
+
+    def read(self, name):
+        if name == "stop.json" and self.has_begun:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            return {"cause": "preempted", "grace_ms": 20_000}
+        self.has_begun = self.has_begun or name == "stop.json"
+        return super().read(name)
+
+AttemptSupervisor(json.loads(pathlib.Path("spec.json").read_text()), Late()).run()
+"""
+
+
+def test_a_job_that_ended_just_before_it_was_asked_to_was_not_stopped(bench: Bench) -> None:
+    directory = bench.prepare("")
+    subprocess.run([sys.executable, "-c", STOPPED_LATE], cwd=directory, check=True, timeout=90)
     record = json.loads((directory / "exit.json").read_text())
     assert (record["return_code"], record["cause"]) == (0, "")
 

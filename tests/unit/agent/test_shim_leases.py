@@ -40,6 +40,8 @@ class SilentProcesses:
 def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> shim.AttemptSupervisor:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(shim, "JobProcesses", SilentProcesses)
+    # It would collect what other tests of this process have started.
+    monkeypatch.setattr(shim.AttemptSupervisor, "_finished", lambda _: False)
     (tmp_path / "lease.json").write_text(json.dumps({"deadline_boot_ms": DEADLINE_MS, "grace_ms": GRACE_MS}))
     return shim.AttemptSupervisor({"log_limit_bytes": 4096, "environment": {}}, Records())
 

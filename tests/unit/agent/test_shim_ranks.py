@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent import find_processes, wait_until
-from tests.support.shim_bench import Bench
+from tests.support.shim_bench import Bench, state_of
 
 # Says who it is; what follows is the rank's own. Arguments would show in the command lines of all ranks alike.
 HEAD = """
@@ -148,15 +148,14 @@ def test_all_ranks_stand_still_together_and_go_on_before_they_are_asked_to_end(b
     assert bench.stop(directory)["return_code"] == 85
 
 
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
 def test_those_that_wait_for_a_rank_which_ended_with_0_are_ended_and_that_is_no_success(bench: Bench) -> None:
     source = """
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+(folder / f"rank-{rank}.ready").touch()
 if rank == 0:
     time.sleep(600)
+while not (folder / "rank-0.ready").exists():
+    time.sleep(0.01)
 """
     directory = prepare(bench, source, ranks_silent_ms=300)
     bench.start(directory)
@@ -170,9 +169,9 @@ def test_ranks_that_wait_for_a_part_which_ended_on_another_node_are_ended(
 ) -> None:
     """A job that is all here has no other parts, whatever lies in its folder."""
     directory = prepare(bench, SAVES + WAITS, ranks_silent_ms=300, is_part=is_part)
-    (directory / "ended_parts.json").write_text(json.dumps({"parts": 1}))
     bench.start(directory)
     wait_for(bench, "rank-0.ready", "rank-1.ready")
+    (directory / "ended_parts.json").write_text(json.dumps({"parts": 1}))
     if not is_part:
         time.sleep(1.0)
         os.kill(rank_pid(directory, 1), signal.SIGKILL)

@@ -17,7 +17,7 @@ from cotenant_agent.isolation.isolation_means import find_namespace_obstacle
 from cotenant_agent.keeper.standstill import STANDSTILL_MS
 from cotenant_agent.system_clock import boot_ms
 from tests.support.agent import wait_until
-from tests.support.shim_bench import Bench, running_shims
+from tests.support.shim_bench import Bench, running_shims, state_of, wait_for_looks
 
 COUNT = "import sys, time\nwhile True:\n    print('.', end='', flush=True)\n    time.sleep(0.01)"
 # The child counts too, in a session of its own where that is asked for.
@@ -65,8 +65,7 @@ class StoppedJob:
         ends_ms = boot_ms() + LEASE_MS
         if is_told:
             self.renew(LEASE_MS, grace_ms)
-            looks = self.looks()
-            wait_until(lambda: self.looks() > looks + 5, "the shim has read the lease")
+            wait_for_looks(self.shim.pid)
         for pid in reversed(pids):
             os.kill(pid, signal.SIGSTOP)
         if not is_told:
@@ -78,11 +77,6 @@ class StoppedJob:
         # The shim last: it may end the others as soon as it goes on.
         for pid in reversed(pids[1:] if is_shim_to_stay else pids):
             os.kill(pid, signal.SIGCONT)
-
-    def looks(self) -> int:
-        """How often the shim has waited: between two waits it looks at the lease."""
-        status = Path(f"/proc/{self.shim.pid}/status").read_text()
-        return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
     def renew(self, lasting_ms: int, grace_ms: int) -> None:
         arriving = self.directory / "lease.arriving"
@@ -97,21 +91,21 @@ class StoppedJob:
         wait_until((self.directory / "exit.json").exists, "the attempt has ended")
         return dict(json.loads((self.directory / "exit.json").read_text()))
 
+    def _is_copied(self) -> bool:
+        found = self.counted()
+        time.sleep(0.3)
+        return self.counted() == found
+
     def counted_while_held(self) -> int:
         """How far it is, when it has been looked at for a while; asserts that it stands still."""
         wait_until(lambda: state_of(self.job_pid) == "T", "the job is held")
-        time.sleep(0.3)  # what it has said by then is copied
+        wait_until(self._is_copied, "what it has said by then is copied")
         found = self.counted()
         time.sleep(0.7)
         assert self.counted() == found
         assert state_of(self.job_pid) == "T"
         assert not (self.directory / "exit.json").exists()
         return found
-
-
-def state_of(pid: int) -> str:
-    """Its letter: T = stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,6 @@ from cotenant.capture.in_script.cpu_redirect import Requested
 from cotenant.capture.in_script.recorder import Recorder
 from cotenant.capture.in_script.step_export import export_step
 from cotenant.capture.in_script.step_window import Call, Step, Window, awaited, find_window
-
-
-@pytest.fixture(autouse=True)
-def no_recorder_stays() -> Iterator[None]:
-    """Its hooks stay until its process ends: in a later test's step one would end that of the tests, with status 0."""
-    optimizers = sys.modules["torch.optim.optimizer"]
-    all_hooks = [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
-    before = [dict(hooks) for hooks in all_hooks]
-    yield
-    for hooks, own in zip(all_hooks, before, strict=True):
-        hooks.clear()
-        hooks.update(own)
 
 
 class Redirection(torch.overrides.TorchFunctionMode):

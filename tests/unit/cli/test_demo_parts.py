@@ -73,7 +73,7 @@ def test_the_demo_serves_its_own_account_only_and_calls_its_services_by_their_so
     cluster = _build_cluster(tmp_path, (0, 1))
     cluster.access = prepare_local_access(tmp_path, [agent.node_id for agent in cluster.agents])
     cluster.programs["scheduler"] = Program("scheduler", "serve-scheduler", [], tmp_path, address="127.0.0.1:4711")
-    path = tmp_path / "access" / "scheduler.sock"
+    path = cluster.access.socket("scheduler")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from typing import cast
 
 import grpc
@@ -46,14 +45,6 @@ class Stop:
 
     def wait(self, timeout: float) -> None:
         self.pauses_s.append(timeout)
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
 
 
 def test_what_goes_on_failing_is_said_once_and_what_else_fails_anew(capsys: pytest.CaptureFixture[str]) -> None:

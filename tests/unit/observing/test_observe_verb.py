@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,10 +17,11 @@ from cotenant.errors import InputError
 from cotenant_agent.errors import DeviceError, DriverMissingError
 from cotenant_agent.observing.command import observe
 from cotenant_agent.observing.foreign_jobs import ForeignJob, ForeignJobs
+from tests.support.agent import STANDIN, wait_until
 
 _JOB = """
 import os, time
-os.sched_setaffinity(0, {0})
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 step = 0
 while True:
     step += 1
@@ -30,19 +30,11 @@ while True:
 """
 
 
-@pytest.fixture(autouse=True)
-def own_signals() -> Iterator[None]:
-    """Give the test run its handlers back."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-c", _JOB], stdout=log, start_new_session=True)
+    wait_until(lambda: (tmp_path / "log").stat().st_size > 0, "it is on its core, and makes steps")
     yield process
     process.kill()
     process.wait()
@@ -62,7 +54,7 @@ def only_job(job: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="on one core every process is pinned to it")
 def test_a_running_job_is_measured_and_goes_on(only_job: subprocess.Popen[bytes]) -> None:
-    flags = ["host", "--standin-cores", "0", "--seconds", "4", "--interval", "0.5", "-o", "json"]
+    flags = ["host", *STANDIN, "--seconds", "4", "--interval", "0.5", "-o", "json"]
     own: list[dict[str, Any]] = []
     for _ in range(10):
         done = CliRunner().invoke(observe, flags, catch_exceptions=False)
@@ -90,7 +82,7 @@ def test_a_core_that_is_not_there_is_refused() -> None:
 
 
 def test_jobs_of_other_engines_than_the_named_one_are_not_told(only_job: subprocess.Popen[bytes]) -> None:
-    flags = ["ray", "--standin-cores", "0", "--seconds", "3", "--interval", "0.5", "-o", "json"]
+    flags = ["ray", *STANDIN, "--seconds", "3", "--interval", "0.5", "-o", "json"]
     done = CliRunner().invoke(observe, flags, catch_exceptions=False)
     assert not done.stdout
     assert "no job of ray was on the devices of this machine, only of" in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import sys
 import threading
-import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.retraining.operations import RetrainingOperations
 from predictor_service.settings import Settings
 from tests.support.measurement_windows import window
+from tests.support.scheduler_process import wait_until
 
 
 def test_a_part_that_fails_costs_no_other_part_and_is_tried_and_reported_again_when_it_fails_otherwise(
@@ -86,9 +86,8 @@ def test_a_service_learns_from_what_ran_once_it_is_time_unless_an_operator_rolle
         )
         upkeep.watch_drift()
         assert (operations.newest_begun_ms() == 0) is rolled_back
-        until = time.monotonic() + 60
-        while not rolled_back and not begun.exists() and time.monotonic() < until:
-            time.sleep(0.02)
+        if not rolled_back:
+            wait_until(lambda: begun.exists() and begun.read_text(), "it has begun")
     assert begun.exists() is not rolled_back
     if not rolled_back:
         assert "--from-outcomes" in begun.read_text()

@@ -14,7 +14,7 @@ from predictor_service.errors import StoreFormatError, StoreFullError
 from predictor_service.outcome_journal import OutcomeJournal
 from predictor_service.profile_store.store import ProfileStore
 from predictor_service.registry.version_history import VersionHistory
-from predictor_service.sqlite_files import open_database
+from predictor_service.sqlite_files import open_database, open_for_reading
 
 FILES: list[Callable[[Path], object]] = [OutcomeJournal, ProfileStore, VersionHistory]
 
@@ -51,3 +51,13 @@ def test_only_the_owner_reads_what_is_asked_and_measured(tmp_path: Path, umask: 
                 assert set(modes.values()) == {0o600}
     finally:
         os.umask(before)
+
+
+def test_a_file_is_read_whose_writer_ends_at_that_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the write-ahead log away between the looks whether there is one, and how long."""
+    path = tmp_path / "file.sqlite"
+    with closing(open_database(path, schema="CREATE TABLE t (x)")) as connection:
+        connection.execute("INSERT INTO t VALUES (1)")
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    with closing(open_for_reading(path)) as connection:
+        assert connection.execute("SELECT x FROM t").fetchall() == [(1,)]

@@ -215,7 +215,7 @@ def test_the_loop_goes_on_while_a_policy_decides_on_a_snapshot(monkeypatch: pyte
     request = scheduling_pb2.DecideRequest(policy="horus", snapshot=SnapshotMaker(2).make())
 
     async def work() -> scheduling_pb2.DecideResponse:
-        deciding = asyncio.ensure_future(decide(request, predictor=None, seconds_left=5))
+        deciding = asyncio.ensure_future(decide(request, predictor=None, seconds_left=90))
         await asyncio.sleep(0)
         # Nothing but the loop could let the policy go on.
         release.set()

@@ -221,6 +221,12 @@ def test_verify_reads_a_log_that_is_being_written(state_dir: Path) -> None:
         assert verify_log(state_dir)["last_sequence"] == 50
 
 
+def test_verify_reads_a_log_whose_writer_ends_at_that_moment(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the write-ahead log away between the looks whether there is one, and how long."""
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    assert verify_log(state_dir)["last_sequence"] == 40
+
+
 def test_verify_without_a_log_says_what_to_name(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"no event log in .*; name its file, or the folder"):
         verify_log(tmp_path)
