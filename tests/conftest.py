@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections import defaultdict
@@ -123,6 +124,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for taken, most in ((folders, _FOLDERS_LISTED), (_TAKEN_S, _FILES_LISTED)):
         for name in sorted(taken, key=lambda one: -taken[one])[:most]:
             terminalreporter.write_line(f"{taken[name]:7.1f} s {name}")
+
+
+@pytest.fixture(scope="session")
+def bystanders() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The newest is a process that tests have nothing to do with; it ends with this one, which it reads from."""
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def bystander_lives(bystanders: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """A test that signals all that descends from this process would end programs of others, named by no failure."""
+    if not bystanders or bystanders[-1].poll() is not None:
+        bystanders.append(subprocess.Popen(["cat"], stdin=subprocess.PIPE))
+    yield
+    assert bystanders[-1].poll() is None, "this test has ended a process that it did not start"
 
 
 @pytest.fixture(autouse=True)
