@@ -70,8 +70,7 @@ class AttemptSupervisor:
         self._killed = False
         self._look_at_ms = self._lost_at_ms = 0
         uid = os.geteuid() if spec.get("uid") is None else int(spec["uid"])
-        groups = spec.get("cgroup_procs_files", [])
-        self._processes = JobProcesses(os.getpid(), groups, spec["environment"], uid)
+        self._processes = JobProcesses(os.getpid(), spec.get("cgroup_procs_files", []), spec["environment"], uid)
         freeze_file = str(spec.get("cgroup_freeze_file", ""))
         self._pauser = JobPauser(self._processes, freeze_file, lambda record: records.write("paused.json", record))
         self._hold = JobHold(self._processes, freeze_file)
@@ -108,8 +107,7 @@ class AttemptSupervisor:
             with contextlib.suppress(OSError):
                 self._records.write("prepared.json", {"prepared_boot_ms": boot_ms()})
                 self._barriers.note_told()
-        words = self._records.read("go.json")
-        if words is not None:
+        if (words := self._records.read("go.json")) is not None:
             self._barriers.open(words)
 
     def _take_in(self, descriptor: int, logs: Mapping[int, RotatingLog]) -> bool:
@@ -242,8 +240,8 @@ class AttemptSupervisor:
     def _supervise(self) -> None:
         now_ms = boot_ms()
         # A job that has ended was not affected by a stop that came later: its success stays one.
-        if self._kill_at_ms is None and not self._ends.are_complete and not self._standstill.is_to_wait(now_ms):
-            self._look_for_stop(now_ms)
+        is_asked = self._kill_at_ms is None and not self._ends.are_complete and not self._standstill.is_to_wait(now_ms)
+        if is_asked and not self._look_for_stop(now_ms):
             self._look_for_lost_rank(now_ms)
             self._look_for_silent_ranks(now_ms)
         if self._barriers.are_closed:
@@ -301,14 +299,18 @@ class AttemptSupervisor:
         self._look_at_ms = now_ms + _LOOK_INTERVAL_MS
         return True
 
-    def _look_for_stop(self, now_ms: int) -> None:
-        request = self._records.read("stop.json")
-        if request is not None:
+    def _look_for_stop(self, now_ms: int) -> bool:
+        """Begin an end that is due; whether the job waits instead, because it stood still since this look began."""
+        if (request := self._records.read("stop.json")) is not None:
             self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
-            return
-        if self._lease.left_ms(now_ms) <= 0:
+            return False
+        left_ms, woken_ms = self._lease.left_ms(now_ms), boot_ms()
+        if self._standstill.is_to_wait_within_look(woken_ms):
+            return True
+        if left_ms <= 0:
             # From the deadline, not from now: after a standstill of the machine others count on the end by then.
-            self._begin_stop("fenced", now_ms + self._lease.end_left_ms(now_ms))
+            self._begin_stop("fenced", woken_ms + self._lease.end_left_ms(woken_ms))
+        return False
 
     def _begin_stop(self, cause: str, kill_at_ms: int) -> None:
         self._cause = cause
@@ -331,8 +333,7 @@ class AttemptSupervisor:
 
     def _kill_everything(self) -> None:
         self._killed = self._killed or not self._ends.are_complete
-        kill_file = self._spec.get("cgroup_kill_file")
-        if kill_file:
+        if kill_file := self._spec.get("cgroup_kill_file"):
             with contextlib.suppress(OSError), open(kill_file, "w", encoding="utf-8") as file:  # noqa: PTH123
                 file.write("1")
         self._signal_groups(signal.SIGKILL)
@@ -341,6 +342,7 @@ class AttemptSupervisor:
             for pid in file.read().split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
+        self._hold.let_die()
         if self._is_time_to_look(boot_ms()):
             self._processes.kill_outsiders()
 

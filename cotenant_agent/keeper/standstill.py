@@ -63,6 +63,15 @@ class StandstillHold:
             self._note()
         return not is_to_go_on
 
+    def is_to_wait_within_look(self, now_ms: int) -> bool:
+        """The same in the middle of a look, which may have begun before a standstill, and gone on after it.
+
+        Args:
+            now_ms: Read after the lease was: that may be counted on another clock, which has gone on too.
+        """
+        # Before the first look nothing runs that could be held.
+        return self._looked_ms > 0 and now_ms - self._looked_ms >= STANDSTILL_MS and self.is_to_wait(now_ms)
+
     def _holds(self, now_ms: int) -> bool:
         """Hold the job while it is to wait; whether it does. Else it may be ended."""
         self.until_ms = self.until_ms or self._wait_end_ms(now_ms)
