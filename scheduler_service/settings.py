@@ -43,6 +43,9 @@ class Settings:
         may_be_empty=True,
     )
     policy: str = setting(DEFAULT_POLICY, "Policy of a new state; an old state keeps its own.")
+    replace_missing_policy: bool = setting(
+        False, "Let --policy take the place of an old state's policy that is not installed any more."
+    )
     tenants: Path | None = setting(
         None, "TOML file with quotas and weights of tenants; none = all jobs are one tenant's.", kind=OptionalFile()
     )

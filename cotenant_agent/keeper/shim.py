@@ -22,8 +22,7 @@ from typing import Any, NoReturn
 
 if not __package__:
     # As a program it knows the standard library only.
-    _ROOM = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100,PTH120
-    sys.path.append(os.path.dirname(os.path.dirname(_ROOM)))  # noqa: PTH120
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100,PTH120
 
 from cotenant_agent.keeper import rank_ends
 from cotenant_agent.keeper.deadline_watch import watch_deadlines
@@ -250,6 +249,7 @@ class AttemptSupervisor:
         # The freezer of version 1 holds also what was killed.
         if is_to_run or not self._standstill.is_holding:
             self._pauser.look(None if is_to_run else self._records.read("pause.json"), now_ms)
+        now_ms = boot_ms()  # It may have stood still since this look began.
         overdue = self._kill_at_ms is not None and (now_ms >= self._kill_at_ms or self._lease.end_left_ms(now_ms) <= 0)
         if overdue or (self._ends.are_complete and not self._cause):
             self._kill_everything()
@@ -300,13 +300,13 @@ class AttemptSupervisor:
         return True
 
     def _look_for_stop(self, now_ms: int) -> bool:
-        """Begin an end that is due; whether the job waits instead, because it stood still since this look began."""
+        """Begin an end that is due; whether the job waits instead, since it has stood still within this look."""
         if (request := self._records.read("stop.json")) is not None:
             self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
             return False
         left_ms, woken_ms = self._lease.left_ms(now_ms), boot_ms()
-        if self._standstill.is_to_wait_within_look(woken_ms):
-            return True
+        if self._standstill.has_begun_within_look(woken_ms):
+            return self._standstill.is_to_wait(woken_ms) or self._look_for_stop(woken_ms)
         if left_ms <= 0:
             # From the deadline, not from now: after a standstill of the machine others count on the end by then.
             self._begin_stop("fenced", woken_ms + self._lease.end_left_ms(woken_ms))

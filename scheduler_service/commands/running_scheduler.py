@@ -26,6 +26,7 @@ from scheduler_service.adapters.storage.clock_healing import heal_clock
 from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.storage.recovery import Recovered, begin_incarnation, freeze_state, recover
 from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.stored_policies import StoredPolicies
 from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
 from scheduler_service.adapters.tenants_file import WatchedTenants
@@ -78,6 +79,9 @@ class RunningScheduler:
         self._identity = ClusterIdentity()
         self._standstill = Standstill(begun=self._store_behind)
         self._noting: set[asyncio.Task[None]] = set()
+        replacement = settings.policy if settings.replace_missing_policy else ""
+        self._policies = StoredPolicies(policy_registry.make_policy, replacement=replacement)
+        self._is_policy_replaced = False
 
     async def start(self) -> Mapping[str, object]:
         """Recover, then serve.
@@ -143,16 +147,17 @@ class RunningScheduler:
         def restored_engine(state: Mapping[str, Any]) -> SchedulerEngine:
             return SchedulerEngine.restore(
                 state,
-                make_policy=policy_registry.make_policy,
+                make_policy=self._policies.make,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
                 stall_ms=self._settings.stall_ms,
                 report_interval_ms=self._settings.heartbeat_ms,
             )
 
+        place = str(Path(self._settings.state_dir) / DATABASE_NAME)
         recovered = recover(
             self._log,
             new_engine=lambda: SchedulerEngine(
-                make_policy=policy_registry.make_policy,
+                make_policy=self._policies.make,
                 policy=_FIRST_POLICY,
                 seed=self._settings.seed,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
@@ -160,8 +165,9 @@ class RunningScheduler:
                 report_interval_ms=self._settings.heartbeat_ms,
             ),
             restored_engine=restored_engine,
-            place=str(Path(self._settings.state_dir) / DATABASE_NAME),
+            place=place,
         )
+        self._is_policy_replaced = self._policies.check_replayed(recovered.engine.policy, place)
         if recovered.numbers.last:
             # A state of an older version, or one whose marker was removed.
             self._log.mark_used()
@@ -262,7 +268,11 @@ class RunningScheduler:
 
     def _tell_first_facts(self, loop: LiveLoop) -> None:
         """A new state begins with its policy, tenants are those of the settings, no agent is connected."""
-        if loop.sequence == 0:
+        self._policies.end_replay()
+        if self._is_policy_replaced:
+            words = {"policy": loop.engine.state.policy, "setting": self._settings.policy}
+            _log.warning("missing_policy_replaced", extra=words)
+        if loop.sequence == 0 or self._is_policy_replaced:
             loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy, actor=Actor(role=Role.SCHEDULER)))
         elif loop.engine.state.policy != self._settings.policy:
             _log.warning(

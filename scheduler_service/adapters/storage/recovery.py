@@ -16,7 +16,7 @@ from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.engine_snapshot import Pace
 from scheduler_service.core.errors import CodecError, InvalidTransition, PolicyError, UnsupportedVersionError
 from scheduler_service.core.events import Event, IncarnationBegan, JobSubmitted
-from scheduler_service.errors import SettingsError, StateDamagedError
+from scheduler_service.errors import StateDamagedError
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def recover(
     Raises:
         StateDamagedError: Events are missing, or the snapshot is none.
         StateFromNewerVersionError: A newer version wrote them.
-        SettingsError: The policy in force cannot be made.
+        PolicyError: The policy of the snapshot cannot be made.
     """
     snapshot = log.latest_snapshot()
     numbers = JobNumbers()
@@ -142,10 +142,6 @@ def _restored(
     except (CodecError, KeyError):
         # The error itself may quote the record.
         raise damaged(place, f"the snapshot of event {sequence} is unreadable") from None
-    except PolicyError as error:
-        raise SettingsError(
-            f"{place} goes by a policy that is not to be had here: {error}; install it again"
-        ) from error
 
 
 def begin_incarnation(

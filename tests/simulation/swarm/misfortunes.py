@@ -155,10 +155,10 @@ class Misfortunes:
 
     def _hold(self, machines: Sequence[Machine]) -> None:
         for machine in machines:
-            machine.stand_still()
             for process in machine.living():
                 if isinstance(process, ShimProcess):
                     process.note_standstill()
+            machine.stand_still()
 
     def _go_on(self, machines: Sequence[Machine]) -> None:
         for machine in machines:

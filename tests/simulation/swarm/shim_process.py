@@ -79,8 +79,8 @@ class ShimProcess(MachineProcess):
             self._look_in(self._next_look_s(supervisor))
 
     def note_standstill(self) -> None:
-        """It stands still from now on; one of three was looking just then, and goes on with that look."""
-        if self.supervisor is not None and self.pid % 3 == 0:
+        """It will stand still now; one of three that run is looking just then, and goes on with that look."""
+        if self.supervisor is not None and not self.is_frozen and self.pid % 3 == 0:
             self.stood_since_ms = self.machine.boot_ns() // 1_000_000
             self.later(0.0, self.look)
 

@@ -200,13 +200,25 @@ def test_a_standstill_that_begins_within_a_look_holds_the_job_too(
     assert bench.cause == ""
 
 
+@pytest.mark.parametrize("awake", [True, False])
 def test_a_job_that_cannot_be_held_ends_after_a_standstill_within_a_look_with_all_that_is_left_of_its_grace(
-    bench: StandstillBench, monkeypatch: pytest.MonkeyPatch
+    bench: StandstillBench, monkeypatch: pytest.MonkeyPatch, awake: bool
 ) -> None:
     bench.job.is_holdable = False
-    bench.stand_still_when_the_lease_is_read(DEADLINE_MS + 5_000, monkeypatch)
+    bench.stand_still_when_the_lease_is_read(DEADLINE_MS + 5_000, monkeypatch, awake=awake)
     assert bench.look(DEADLINE_MS - 10_000) == ["hold", "go on", "stop"]
     assert (bench.cause, bench.supervisor._kill_at_ms) == ("fenced", END_MS)
+
+
+def test_a_grace_that_is_over_after_a_standstill_within_a_look_ends_the_job_in_that_look(
+    bench: StandstillBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asked to stop before: what has stood still meanwhile makes no other step."""
+    bench.write("stop.json", cause="preempted", grace_ms=5_000)
+    assert bench.look(DEADLINE_MS - 30_000) == ["stop"]
+    bench.stand_still_when_the_lease_is_read(DEADLINE_MS - 10_000, monkeypatch)
+    monkeypatch.setattr(bench.supervisor._pauser, "look", lambda *_: setattr(bench, "now_ms", DEADLINE_MS - 10_000))
+    assert bench.look(DEADLINE_MS - 29_000)[1:] == ["kill"]
 
 
 def test_a_job_that_has_not_begun_does_not_begin_after_a_standstill_beyond_its_lease(
