@@ -26,7 +26,7 @@ from scheduler_service.commands.main import cli
 from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import PolicyError, UnsupportedVersionError
-from scheduler_service.core.events import JobSubmitted, PolicyChosen
+from scheduler_service.core.events import JobSubmitted, NodeJoined, PolicyChosen
 from scheduler_service.core.records import JobRequest
 from scheduler_service.errors import (
     RestoreRefusedError,
@@ -36,6 +36,7 @@ from scheduler_service.errors import (
     StateFromNewerVersionError,
     StateMissingError,
 )
+from tests.support.scheduling import node
 
 SECRET = "hunter2"
 JOBS = 60
@@ -250,8 +251,9 @@ def test_a_policy_that_is_not_installed_any_more_is_replaced_where_that_is_asked
 
 def test_what_a_missing_policy_has_decided_is_not_guessed_whatever_is_in_force_later() -> None:
     stored, engine = missing(replacement="fifo")
-    engine.handle(JobSubmitted(at_ms=2, request=JobRequest(job_id="job-1")))
-    engine.handle(PolicyChosen(at_ms=3, policy="fifo"))
+    engine.handle(NodeJoined(at_ms=2, node=node("n0", 1)))
+    engine.handle(JobSubmitted(at_ms=3, request=JobRequest(job_id="job-1")))
+    engine.handle(PolicyChosen(at_ms=4, policy="fifo"))
     with pytest.raises(SettingsError, match=r"no policy 'plugged'.*install it again for one start"):
         stored.check_replayed(engine.policy, "the log")
 
