@@ -19,6 +19,7 @@ from scheduler_service.adapters.agents.progress_reports import ProgressReports
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.paced_work import PacedWork
 from scheduler_service.adapters.policy_fault_log import PolicyFaultLog
+from scheduler_service.adapters.policy_watch import PolicyWatch, SilenceRecord
 from scheduler_service.adapters.predictor.memory_ranges import MemoryRanges
 from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.adapters.start_forecasts import StartForecasts
@@ -82,6 +83,11 @@ class RunningScheduler:
         replacement = settings.policy if settings.replace_missing_policy else ""
         self._policies = StoredPolicies(policy_registry.make_policy, replacement=replacement)
         self._is_policy_replaced = False
+        deadline_ms = min(settings.policy_deadline_ms, settings.lease_ms // 2)
+        self.policy_watch = PolicyWatch(self._policy_name, deadline_s=deadline_ms / 1000)
+
+    def _policy_name(self) -> str:
+        return self._loop.engine.state.policy if self._loop is not None else "of the stored state"
 
     async def start(self) -> Mapping[str, object]:
         """Recover, then serve.
@@ -111,11 +117,12 @@ class RunningScheduler:
             storage_failure=lambda: loop.storage_failure,
         )
         faults, forecasts = PolicyFaultLog(state=lambda: loop.engine.state), self._make_forecasts(loop)
-        loop.observers = (metrics, watch_hub, faults, forecasts)
+        silences = SilenceRecord(loop.engine, lambda: loop.sequence, loop.note)
+        loop.observers = (metrics, watch_hub, faults, forecasts, silences)
         self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
         admission = Admission(sessions=sessions, ranges=self._ranges, sees_files=settings.sees_files)
         agents = self._make_agents(loop, sessions, windows, admission)
-        self._tell_first_facts(loop)
+        self._tell_first_facts(loop, recovered)
         loop.perform_all(loop.engine.reissue())
         cluster = Cluster(
             loop=loop,
@@ -138,7 +145,9 @@ class RunningScheduler:
         self._follow_tenants(loop)
         if settings.metrics_address:
             self._metrics_page = serve_metrics(
-                settings.metrics_address, metrics.registry, lambda: loop.storage_failure or self._standstill.message
+                settings.metrics_address,
+                metrics.registry,
+                lambda: loop.storage_failure or self._standstill.message or self.policy_watch.overdue,
             )
         await self._server.start(SchedulingServicer(cluster), agents)
         return self._report(recovered)
@@ -154,6 +163,7 @@ class RunningScheduler:
             )
 
         place = str(Path(self._settings.state_dir) / DATABASE_NAME)
+        self.policy_watch.is_replaying = True
         recovered = recover(
             self._log,
             new_engine=lambda: SchedulerEngine(
@@ -167,6 +177,7 @@ class RunningScheduler:
             restored_engine=restored_engine,
             place=place,
         )
+        self.policy_watch.is_replaying = False
         self._is_policy_replaced = self._policies.check_replayed(recovered.engine.policy, place)
         if recovered.numbers.last:
             # A state of an older version, or one whose marker was removed.
@@ -266,8 +277,10 @@ class RunningScheduler:
             standstill=self._standstill,
         )
 
-    def _tell_first_facts(self, loop: LiveLoop) -> None:
+    def _tell_first_facts(self, loop: LiveLoop, recovered: Recovered) -> None:
         """A new state begins with its policy, tenants are those of the settings, no agent is connected."""
+        for silence in recovered.silences:
+            loop.note(silence)
         self._policies.end_replay()
         if self._is_policy_replaced:
             words = {"policy": loop.engine.state.policy, "setting": self._settings.policy}

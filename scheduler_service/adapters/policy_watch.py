@@ -1,0 +1,142 @@
+"""Stops a policy that does not answer: a second thread sees it, and lets the first one raise where the policy is.
+
+It looks, a few times in the time that a policy has, where the thread of the engine is. The same call of a policy seen
+again and again stands for the time between the looks, so that a machine that stood still or a busy one counts little. A
+signal then raises `PolicySilentError` among the policy's own lines: never within those of the engine, whose indexes it
+would leave half changed. What waits (sleep, a lock, a socket) is interrupted too. Machine code that does not come back
+is not: it is named, on /readyz and in the log, for whoever starts the scheduler again with another policy.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from scheduler_service.core import engine as engine_module
+from scheduler_service.core.commands import Command
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.errors import PolicySilentError
+from scheduler_service.core.event_handling.next_looks import ASKING
+from scheduler_service.core.events import Event
+from scheduler_service.core.planning.policy_answer import answer_of
+from scheduler_service.core.policy_events import PolicySilenced
+
+_log = logging.getLogger(__name__)
+
+_SIGNAL = signal.SIGUSR2
+_LOOKS = 10
+"""In the time that a policy has to answer."""
+REPLAY_FACTOR = 6
+"""A replay waits so many times as long: what was answered in time then is to be answered again."""
+_DOORS = frozenset({answer_of.__code__, *ASKING})
+"""Where the engine calls the policy."""
+_CORE = str(Path(engine_module.__file__).parent)
+
+
+class PolicyWatch:
+    """Watches the thread in which it is made, and which runs the engine.
+
+    Args:
+        name: Returns the name of the policy in force.
+        deadline_s: How long it may take to answer.
+
+    Attributes:
+        is_replaying: Stored events are handled.
+        overdue: What a policy is late with, in words; empty = nothing.
+    """
+
+    def __init__(self, name: Callable[[], str], *, deadline_s: float) -> None:
+        self._name = name
+        self._deadline_s = deadline_s
+        self._thread_id = threading.get_ident()
+        self._ending = threading.Event()
+        self._call: FrameType | None = None
+        self._looks = 0
+        self.is_replaying = False
+        self.overdue = ""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Watch, from the main thread of the process: only there a signal raises."""
+        before = signal.signal(_SIGNAL, self._interrupt)
+        watcher = threading.Thread(target=self._watch, name="policy-watch", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            self._ending.set()
+            watcher.join()
+            signal.signal(_SIGNAL, before)
+
+    def _watch(self) -> None:
+        while not self._ending.wait(self._deadline_s / _LOOKS):
+            self._look()
+
+    def _look(self) -> None:
+        """Count how often the same call was seen; one that is late is signalled at every look."""
+        call = _call_of_policy(sys._current_frames().get(self._thread_id))
+        self._looks = self._looks + 1 if call is not None and call is self._call else 0
+        self._call = call
+        allowed = _LOOKS * (REPLAY_FACTOR if self.is_replaying else 1)
+        if self._looks < allowed:
+            self.overdue = ""
+            return
+        waited_s = round(self._looks * self._deadline_s / _LOOKS)
+        self.overdue = (
+            f"policy {self._name()} has not answered for {waited_s} s; if it cannot be stopped, end the scheduler and "
+            "start it with another policy"
+        )
+        if self._looks in (3 * allowed, 30 * allowed):
+            _log.error("policy_not_stopped", extra={"policy": self._name(), "waited_s": waited_s})
+        signal.pthread_kill(self._thread_id, _SIGNAL)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Raise in the watched call, but for where the engine's own lines run within it."""
+        while frame is not None and frame.f_code not in _DOORS:
+            if frame.f_code.co_filename.startswith(_CORE):
+                return
+            frame = frame.f_back
+        if frame is not None and frame is self._call and self.overdue:
+            self._call, waited_s = None, round(self._looks * self._deadline_s / _LOOKS)
+            raise PolicySilentError(
+                f"policy {self._name()} did not answer in {waited_s} s and is not asked any more; choose another one, "
+                "or the same one anew"
+            )
+
+
+class SilenceRecord:
+    """Stores that a policy was silent upon an event, for the replay.
+
+    Args:
+        engine: Whose events are observed.
+        sequence: Returns that of the newest one.
+        note: Takes the fact.
+    """
+
+    def __init__(self, engine: SchedulerEngine, sequence: Callable[[], int], note: Callable[[Event], None]) -> None:
+        self._engine, self._sequence, self._note = engine, sequence, note
+        self._known = engine.state.silence
+
+    def event_handled(self, event: Event, commands: Sequence[Command], *, duration_ns: int) -> None:
+        """Hand the fact in, once per silence."""
+        silence = self._engine.state.silence
+        if silence and not self._known:
+            answers = self._engine.questions.answers
+            self._note(PolicySilenced(at_ms=0, sequence=self._sequence(), answers=answers, words=silence))
+        self._known = silence
+
+    def batch_handled(self) -> None:
+        """Do nothing: the fact is handed in at once."""
+
+
+def _call_of_policy(frame: FrameType | None) -> FrameType | None:
+    """Return the line of the engine that waits for a policy; None = none does."""
+    while frame is not None and frame.f_code not in _DOORS:
+        frame = frame.f_back
+    return frame
