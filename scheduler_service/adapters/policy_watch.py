@@ -13,10 +13,10 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 from scheduler_service.core import engine as engine_module
 from scheduler_service.core.commands import Command
@@ -32,6 +32,10 @@ _log = logging.getLogger(__name__)
 _SIGNAL = signal.SIGUSR2
 _LOOKS = 10
 """In the time that a policy has to answer."""
+_LATE_LOOK_S = 0.05
+"""Between two tries to stop it: the engine's own lines may be most of what it does."""
+_TOLD_S = 30.0
+"""Of tries, after which the log says that they are in vain."""
 REPLAY_FACTOR = 6
 """A replay waits so many times as long: what was answered in time then is to be answered again."""
 _DOORS = frozenset({answer_of.__code__, *ASKING})
@@ -45,19 +49,22 @@ class PolicyWatch:
     Args:
         name: Returns the name of the policy in force.
         deadline_s: How long it may take to answer.
+        doors: Further code than the engine's that calls policies, and expects what they may raise.
 
     Attributes:
         is_replaying: Stored events are handled.
         overdue: What a policy is late with, in words; empty = nothing.
     """
 
-    def __init__(self, name: Callable[[], str], *, deadline_s: float) -> None:
+    def __init__(self, name: Callable[[], str], *, deadline_s: float, doors: Iterable[CodeType] = ()) -> None:
         self._name = name
+        self._doors = _DOORS | set(doors)
         self._deadline_s = deadline_s
         self._thread_id = threading.get_ident()
         self._ending = threading.Event()
         self._call: FrameType | None = None
-        self._looks = 0
+        self._waited_s = 0.0
+        self._is_told = False
         self.is_replaying = False
         self.overdue = ""
 
@@ -75,38 +82,42 @@ class PolicyWatch:
             signal.signal(_SIGNAL, before)
 
     def _watch(self) -> None:
-        while not self._ending.wait(self._deadline_s / _LOOKS):
-            self._look()
+        pause_s = self._deadline_s / _LOOKS
+        while not self._ending.wait(pause_s):
+            pause_s = min(_LATE_LOOK_S, pause_s) if self._is_late(pause_s) else self._deadline_s / _LOOKS
 
-    def _look(self) -> None:
-        """Count how often the same call was seen; one that is late is signalled at every look."""
-        call = _call_of_policy(sys._current_frames().get(self._thread_id))
-        self._looks = self._looks + 1 if call is not None and call is self._call else 0
+    def _is_late(self, pause_s: float) -> bool:
+        """Look, after a pause, whether the policy is at the same call; one that is late is signalled."""
+        call = sys._current_frames().get(self._thread_id)
+        while call is not None and call.f_code not in self._doors:
+            call = call.f_back
+        self._waited_s = self._waited_s + pause_s if call is not None and call is self._call else 0.0
         self._call = call
-        allowed = _LOOKS * (REPLAY_FACTOR if self.is_replaying else 1)
-        if self._looks < allowed:
-            self.overdue = ""
-            return
-        waited_s = round(self._looks * self._deadline_s / _LOOKS)
+        allowed_s = self._deadline_s * (REPLAY_FACTOR if self.is_replaying else 1)
+        if self._waited_s < allowed_s:
+            self.overdue, self._is_told = "", False
+            return False
         self.overdue = (
-            f"policy {self._name()} has not answered for {waited_s} s; if it cannot be stopped, end the scheduler and "
-            "start it with another policy"
+            f"policy {self._name()} has not answered for {self._waited_s:.0f} s; if it cannot be stopped, end the "
+            "scheduler and start it with another policy"
         )
-        if self._looks in (3 * allowed, 30 * allowed):
-            _log.error("policy_not_stopped", extra={"policy": self._name(), "waited_s": waited_s})
+        if self._waited_s > allowed_s + _TOLD_S and not self._is_told:
+            self._is_told = True
+            _log.error("policy_not_stopped", extra={"policy": self._name(), "waited_s": round(self._waited_s)})
         signal.pthread_kill(self._thread_id, _SIGNAL)
+        return True
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Raise in the watched call, but for where the engine's own lines run within it."""
-        while frame is not None and frame.f_code not in _DOORS:
+        while frame is not None and frame.f_code not in self._doors:
             if frame.f_code.co_filename.startswith(_CORE):
                 return
             frame = frame.f_back
         if frame is not None and frame is self._call and self.overdue:
-            self._call, waited_s = None, round(self._looks * self._deadline_s / _LOOKS)
+            self._call, self.overdue = None, ""
             raise PolicySilentError(
-                f"policy {self._name()} did not answer in {waited_s} s and is not asked any more; choose another one, "
-                "or the same one anew"
+                f"policy {self._name()} did not answer in {self._waited_s:.0f} s and is not asked any more; choose "
+                "another one, or the same one anew"
             )
 
 
@@ -133,10 +144,3 @@ class SilenceRecord:
 
     def batch_handled(self) -> None:
         """Do nothing: the fact is handed in at once."""
-
-
-def _call_of_policy(frame: FrameType | None) -> FrameType | None:
-    """Return the line of the engine that waits for a policy; None = none does."""
-    while frame is not None and frame.f_code not in _DOORS:
-        frame = frame.f_back
-    return frame

@@ -84,7 +84,9 @@ class RunningScheduler:
         self._policies = StoredPolicies(policy_registry.make_policy, replacement=replacement)
         self._is_policy_replaced = False
         deadline_ms = min(settings.policy_deadline_ms, settings.lease_ms // 2)
-        self.policy_watch = PolicyWatch(self._policy_name, deadline_s=deadline_ms / 1000)
+        self.policy_watch = PolicyWatch(
+            self._policy_name, deadline_s=deadline_ms / 1000, doors=policy_registry.BUILDING
+        )
 
     def _policy_name(self) -> str:
         return self._loop.engine.state.policy if self._loop is not None else "of the stored state"
