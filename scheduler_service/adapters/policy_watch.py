@@ -4,7 +4,7 @@ It looks, a few times in the time that a policy has, where the thread of the eng
 again and again stands for the time between the looks, so that a machine that stood still or a busy one counts little. A
 signal then raises `PolicySilentError` among the policy's own lines: never within those of the engine, whose indexes it
 would leave half changed. What waits (sleep, a lock, a socket) is interrupted too. Machine code that does not come back
-is not: it is named, on /readyz and in the log, for whoever starts the scheduler again with another policy.
+is not: it is named, on /readyz and in the log, and marked, so that the next start does not ask it again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 
+from scheduler_service.adapters.storage.silence_marker import SilenceMarker
 from scheduler_service.core import engine as engine_module
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
@@ -49,6 +50,7 @@ class PolicyWatch:
     Args:
         name: Returns the name of the policy in force.
         deadline_s: How long it may take to answer.
+        mark: Notes, in the thread of the watch, that a policy is late with an answer to the engine; in words.
         doors: Further code than the engine's that calls policies, and expects what they may raise.
 
     Attributes:
@@ -56,8 +58,15 @@ class PolicyWatch:
         overdue: What a policy is late with, in words; empty = nothing.
     """
 
-    def __init__(self, name: Callable[[], str], *, deadline_s: float, doors: Iterable[CodeType] = ()) -> None:
-        self._name = name
+    def __init__(
+        self,
+        name: Callable[[], str],
+        *,
+        deadline_s: float,
+        mark: Callable[[str], None] = lambda _: None,
+        doors: Iterable[CodeType] = (),
+    ) -> None:
+        self._name, self._mark = name, mark
         self._doors = _DOORS | set(doors)
         self._deadline_s = deadline_s
         self._thread_id = threading.get_ident()
@@ -97,9 +106,12 @@ class PolicyWatch:
         if self._waited_s < allowed_s:
             self.overdue, self._is_told = "", False
             return False
+        if not self.overdue and call is not None and call.f_code in _DOORS:
+            # Before the signal, after which it may be too late to say so.
+            self._mark(self._words())
         self.overdue = (
-            f"policy {self._name()} has not answered for {self._waited_s:.0f} s; if it cannot be stopped, end the "
-            "scheduler and start it with another policy"
+            f"policy {self._name()} has not answered for {self._waited_s:.0f} s; if that lasts, kill the scheduler and "
+            "start it again: then that policy is not asked any more"
         )
         if self._waited_s > allowed_s + _TOLD_S and not self._is_told:
             self._is_told = True
@@ -115,10 +127,13 @@ class PolicyWatch:
             frame = frame.f_back
         if frame is not None and frame is self._call and self.overdue:
             self._call, self.overdue = None, ""
-            raise PolicySilentError(
-                f"policy {self._name()} did not answer in {self._waited_s:.0f} s and is not asked any more; choose "
-                "another one, or the same one anew"
-            )
+            raise PolicySilentError(self._words())
+
+    def _words(self) -> str:
+        return (
+            f"policy {self._name()} did not answer in {self._waited_s:.0f} s and is not asked any more; choose "
+            "another one, or the same one anew: `cotenant policies use NAME`"
+        )
 
 
 class SilenceRecord:
@@ -128,19 +143,34 @@ class SilenceRecord:
         engine: Whose events are observed.
         sequence: Returns that of the newest one.
         note: Takes the fact.
+        marker: Says upon which event the policy is late.
     """
 
-    def __init__(self, engine: SchedulerEngine, sequence: Callable[[], int], note: Callable[[Event], None]) -> None:
-        self._engine, self._sequence, self._note = engine, sequence, note
+    def __init__(
+        self,
+        engine: SchedulerEngine,
+        sequence: Callable[[], int],
+        note: Callable[[Event], None],
+        marker: SilenceMarker | None = None,
+    ) -> None:
+        self._engine, self._sequence, self._note, self._marker = engine, sequence, note, marker
         self._known = engine.state.silence
+        self._expect_next()
 
     def event_handled(self, event: Event, commands: Sequence[Command], *, duration_ns: int) -> None:
-        """Hand the fact in, once per silence."""
+        """Hand the fact in, once per silence; called before anything follows from the event."""
         silence = self._engine.state.silence
+        if self._marker is not None and not silence:
+            self._marker.unmark()
+        self._expect_next()
         if silence and not self._known:
             answers = self._engine.questions.answers
             self._note(PolicySilenced(at_ms=0, sequence=self._sequence(), answers=answers, words=silence))
         self._known = silence
+
+    def _expect_next(self) -> None:
+        if self._marker is not None:
+            self._marker.begin(self._sequence() + 1)
 
     def batch_handled(self) -> None:
         """Do nothing: the fact is handed in at once."""

@@ -26,6 +26,7 @@ from scheduler_service.adapters.start_forecasts import StartForecasts
 from scheduler_service.adapters.storage.clock_healing import heal_clock
 from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.storage.recovery import Recovered, begin_incarnation, freeze_state, recover
+from scheduler_service.adapters.storage.silence_marker import SilenceMarker
 from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.storage.stored_policies import StoredPolicies
 from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
@@ -69,6 +70,7 @@ class RunningScheduler:
         self._tenants = WatchedTenants(settings.tenants) if settings.tenants is not None else None
         self._pace = PacedWork()
         self._log = SqliteEventLog(Path(settings.state_dir), pace=self._pace)
+        self._silence_marker = SilenceMarker(Path(settings.state_dir), self._log.identity.state_id)
         self._metrics_page: MetricsPage | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._sessions = AgentSessions()
@@ -85,7 +87,10 @@ class RunningScheduler:
         self._is_policy_replaced = False
         deadline_ms = min(settings.policy_deadline_ms, settings.lease_ms // 2)
         self.policy_watch = PolicyWatch(
-            self._policy_name, deadline_s=deadline_ms / 1000, doors=policy_registry.BUILDING
+            self._policy_name,
+            deadline_s=deadline_ms / 1000,
+            mark=self._silence_marker.mark,
+            doors=policy_registry.BUILDING,
         )
 
     def _policy_name(self) -> str:
@@ -119,7 +124,8 @@ class RunningScheduler:
             storage_failure=lambda: loop.storage_failure,
         )
         faults, forecasts = PolicyFaultLog(state=lambda: loop.engine.state), self._make_forecasts(loop)
-        silences = SilenceRecord(loop.engine, lambda: loop.sequence, loop.note)
+        marker = self._silence_marker
+        silences = SilenceRecord(loop.engine, lambda: loop.sequence, loop.note, marker=marker)
         loop.observers = (metrics, watch_hub, faults, forecasts, silences)
         self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
         admission = Admission(sessions=sessions, ranges=self._ranges, sees_files=settings.sees_files)
@@ -178,6 +184,8 @@ class RunningScheduler:
             ),
             restored_engine=restored_engine,
             place=place,
+            begin=self._silence_marker.begin,
+            marked=self._silence_marker.read(),
         )
         self.policy_watch.is_replaying = False
         self._is_policy_replaced = self._policies.check_replayed(recovered.engine.policy, place)

@@ -13,11 +13,12 @@ from cotenant.v1 import scheduling_pb2
 from tests.support.fake_agent import FakeAgent
 from tests.support.loaded_programs import run_program
 from tests.support.plugged_policies import install_policies
-from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
+from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, job_spec, wait_until
 
 ENDLESS = '''
 """Starts a job where one waits; with a second one it is at it for ever."""
 import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ def hang(view: SchedulingView) -> None:
             sorted(view.pending, key=lambda job: job.submitted_at_ms)
         except Exception:
             pass
+    if word == "nobody can stop":
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     time.sleep(1_000_000)
 
 @dataclass(frozen=True)
@@ -80,6 +83,21 @@ def test_a_policy_that_never_answers_costs_no_job_and_no_lease_and_another_one_g
         process.restart()
         client.wait_for_phase("job-2", "RUNNING")
         assert client.get("job-2").attempt == 1
+
+
+def test_a_policy_that_nobody_can_stop_is_not_asked_again_by_the_next_scheduler(tmp_path: Path) -> None:
+    process = scheduler(tmp_path, "nobody can stop")
+    with process, FakeAgent(process.address) as agent, SchedulerClient(process.address) as client:
+        client.submit(steps_total=10**6)
+        client.wait_for_phase("job-1", "RUNNING")
+        client.stub.SubmitJob.future(scheduling_pb2.SubmitJobRequest(spec=job_spec()), timeout=90)
+        wait_until((process.state_dir / "silent_policy.json").exists, "what the policy is late with is marked")
+        agent.go_away()
+        process.restart()
+        wait_until(lambda: is_held_by(client, "job-2", "POLICY_SILENT"), "it is not asked again")
+        assert [event["kind"] for event in exported(process)].count("PolicySilenced") == 1
+        client.stub.SetPolicy(scheduling_pb2.SetPolicyRequest(policy="fifo"), timeout=90)
+        assert client.get("job-1").attempt == 1
 
 
 def scheduler(folder: Path, way: str) -> SchedulerProcess:

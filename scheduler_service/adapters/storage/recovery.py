@@ -102,6 +102,8 @@ def recover(
     new_engine: Callable[[], SchedulerEngine],
     restored_engine: Callable[[Mapping[str, Any]], SchedulerEngine],
     place: str = "the log",
+    begin: Callable[[int], None] = lambda _: None,
+    marked: PolicySilenced | None = None,
 ) -> Recovered:
     """Restore the newest snapshot and replay what came after it; the commands were given before and are dropped.
 
@@ -110,6 +112,8 @@ def recover(
         new_engine: Makes the engine of a new state.
         restored_engine: Makes one from a snapshot.
         place: How the log is called when events are missing.
+        begin: Is told which event is replayed next.
+        marked: What the program before could not store: upon this event the policy did not answer.
 
     Raises:
         StateDamagedError: Events are missing, or the snapshot is none.
@@ -125,10 +129,14 @@ def recover(
         engine, sequence = _restored(state, restored_engine, Path(place), snapshot.sequence), snapshot.sequence
         numbers.last = int(state["last_job_number"])
     last_at_ms = engine.state.now_ms
-    silences, unstored = log.silences_from(sequence + 1), list[PolicySilenced]()
+    silences, unstored = dict(log.silences_from(sequence + 1)), list[PolicySilenced]()
+    if marked is not None and sequence < marked.sequence <= log.last_sequence() and marked.sequence not in silences:
+        silences[marked.sequence] = marked
+        unstored.append(marked)
     for stored in log.read_from(sequence + 1):
         if stored.sequence != sequence + 1:
             raise StateDamagedError(_missing(sequence + 1, place))
+        begin(stored.sequence)
         unstored += _replay(engine, stored, silences.get(stored.sequence))
         numbers.note(stored.event)
         sequence, last_at_ms = stored.sequence, stored.event.at_ms

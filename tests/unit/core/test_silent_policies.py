@@ -87,8 +87,8 @@ class Story:
         self.commands += commands
         self._record.event_handled(fact, commands, duration_ns=0)
 
-    def replayed(self) -> Recovered:
-        return recover(self.log, new_engine=new_engine, restored_engine=restored)
+    def replayed(self, **facts: Any) -> Recovered:
+        return recover(self.log, new_engine=new_engine, restored_engine=restored, **facts)
 
 
 def restored(state: Mapping[str, Any]) -> SchedulerEngine:
@@ -188,6 +188,18 @@ def test_a_policy_that_does_not_say_when_to_be_asked_again_is_silent_too(story: 
     assert len(story.log.silences_from(1)) == 1
     found = story.replayed().engine
     assert (found.state.silence, reason_of(found, "j1")) == (str(SILENCE), "POLICY_SILENT")
+
+
+@pytest.mark.parametrize("sequence", [3, 4])
+def test_what_was_only_marked_counts_from_its_event_on_and_is_to_be_stored(story: Story, sequence: int) -> None:
+    """Upon that event nothing was carried out: the program ended while the policy was at it."""
+    story.tell(events.JobSubmitted(at_ms=2, request=job("j0")))
+    marked = PolicySilenced(at_ms=0, sequence=sequence, answers=0, words="it was late")
+    found = story.replayed(marked=marked)
+    is_of_log = sequence == 3
+    assert found.silences == (marked,) * is_of_log
+    assert (found.engine.state.silence == "it was late") is is_of_log
+    assert (found.engine.state.jobs["j0"].phase is Phase.PENDING) is is_of_log
 
 
 def test_a_silence_in_a_replay_is_handed_to_whoever_stores_it(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,17 @@ from typing import Any, cast
 import pytest
 
 from scheduler_service import policy_registry
-from scheduler_service.adapters.policy_watch import REPLAY_FACTOR, PolicyWatch
+from scheduler_service.adapters.policy_watch import REPLAY_FACTOR, PolicyWatch, SilenceRecord
+from scheduler_service.adapters.storage.silence_marker import SilenceMarker
 from scheduler_service.core import engine as engine_module
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision
+from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import PolicyParameterError, PolicySilentError
+from scheduler_service.core.events import Event, TimerFired
 from scheduler_service.core.planning.policy_answer import answer_of
+from scheduler_service.core.planning.silent_policy import note_silence
+from scheduler_service.core.policy_events import PolicySilenced
 
 DEADLINE_S = 0.5
 VIEW = cast(SchedulingView, None)
@@ -83,7 +88,8 @@ class Looked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.signalled = 0
-        self.watch = PolicyWatch(lambda: "odd", deadline_s=10.0)
+        self.marks: list[str] = []
+        self.watch = PolicyWatch(lambda: "odd", deadline_s=10.0, mark=self.marks.append, doors=policy_registry.BUILDING)
         monkeypatch.setattr(signal, "pthread_kill", lambda *_: self._note())
 
     def _note(self) -> None:
@@ -115,8 +121,55 @@ def test_a_replay_has_more_time(looked: Looked) -> None:
 
 def test_what_cannot_be_stopped_is_named(looked: Looked, caplog: pytest.LogCaptureFixture) -> None:
     looked.during(*[1.0] * 100)
-    assert looked.watch.overdue.startswith("policy odd has not answered for 99 s; if it cannot be stopped, end")
+    assert looked.watch.overdue.startswith("policy odd has not answered for 99 s; if that lasts, kill the scheduler")
     assert [record.message for record in caplog.records] == ["policy_not_stopped"]
+
+
+def test_an_event_is_marked_once_and_only_where_the_engine_waits(looked: Looked) -> None:
+    looked.during(*[1.0] * 13)
+    (words,) = looked.marks
+    assert words.startswith("policy odd did not answer in 10 s and is not asked any more")
+    building = cast(Any, lambda: [looked.watch._is_late(1.0) for _ in range(13)])
+    policy_registry._built(building, "odd", {})
+    assert looked.signalled > 3
+    assert len(looked.marks) == 1
+
+
+def test_a_marker_says_upon_which_event_until_the_policy_has_answered(tmp_path: Path) -> None:
+    marker = SilenceMarker(tmp_path, "this state")
+    marker.begin(17)
+    marker.mark("it is late")
+    silence = PolicySilenced(at_ms=0, sequence=17, answers=0, words="it is late")
+    assert SilenceMarker(tmp_path, "this state").read() == silence
+    assert SilenceMarker(tmp_path, "another state").read() is None
+    marker.unmark()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"state_id": "s"}', '{"state_id": "s", "silence": {"kind": "X"}}']
+)
+def test_a_marker_that_is_none_says_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "silent_policy.json").write_text(content)
+    assert SilenceMarker(tmp_path, "s").read() is None
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_an_answer_that_came_after_all_takes_the_marker_back_before_anything_follows(
+    tmp_path: Path, is_silent: bool
+) -> None:
+    engine = SchedulerEngine(make_policy=policy_registry.make_policy, policy="fifo")
+    marker, noted = SilenceMarker(tmp_path, "this state"), list[Event]()
+    record = SilenceRecord(engine, lambda: 4, noted.append, marker)
+    marker.mark("it is late")
+    found = marker.read()
+    assert found is not None
+    assert found.sequence == 5
+    if is_silent:
+        note_silence(engine.state, engine.policy, "it was late")
+    record.event_handled(TimerFired(at_ms=1), (), duration_ns=0)
+    assert (marker.read() is not None) is is_silent
+    assert [type(event) for event in noted] == [PolicySilenced] * is_silent
 
 
 @pytest.mark.parametrize(
