@@ -48,13 +48,27 @@ class Hesitating(Fifo):
     """Answers, but for when it is to be asked again, and whether a report matters."""
 
     interval_ms = 1_000
+    is_silent = True
+    looks = 0
 
     def next_look_ms(self, view: SchedulingView) -> Any:
+        Hesitating.looks += 1
+        if self.is_silent:
+            raise SILENCE
+        return None
+
+
+class Mute(Hesitating):
+    """Does not answer at all."""
+
+    settles = True
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
         raise SILENCE
 
 
 def make(name: str, parameters: Mapping[str, object]) -> Policy:
-    kinds: Mapping[str, Any] = {"moody": Moody, "fifo": Fifo, "hesitating": Hesitating}
+    kinds: Mapping[str, Any] = {"moody": Moody, "fifo": Fifo, "hesitating": Hesitating, "mute": Mute}
     made: Policy = kinds[name]()
     return made
 
@@ -179,15 +193,28 @@ def test_turns_that_were_decided_before_the_silence_stay_decided(story: Story, m
     assert as_text(story.replayed().engine) == as_text(story.engine)
 
 
-def test_a_policy_that_does_not_say_when_to_be_asked_again_is_silent_too(story: Story) -> None:
+@pytest.mark.parametrize("is_silent_again", [True, False])
+def test_a_policy_that_does_not_say_when_to_be_asked_again_is_silent_too(
+    story: Story, monkeypatch: pytest.MonkeyPatch, is_silent_again: bool
+) -> None:
     story.tell(events.PolicyChosen(at_ms=2, policy="hesitating"), events.JobSubmitted(at_ms=3, request=job("j0")))
     story.tell(events.TimerFired(at_ms=1_000), events.TimerFired(at_ms=2_000))
     assert story.engine.state.silence == str(SILENCE)
     story.tell(events.JobSubmitted(at_ms=2_001, request=job("j1")))
     assert reason_of(story.engine, "j1") == "POLICY_SILENT"
     assert len(story.log.silences_from(1)) == 1
-    found = story.replayed().engine
-    assert (found.state.silence, reason_of(found, "j1")) == (str(SILENCE), "POLICY_SILENT")
+    monkeypatch.setattr(Hesitating, "is_silent", is_silent_again)
+    found = story.replayed()
+    assert (found.engine.state.silence, reason_of(found.engine, "j1")) == (str(SILENCE), "POLICY_SILENT")
+    assert found.silences == ()
+
+
+def test_one_that_does_not_answer_is_not_asked_when_to_ask_it_again(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hesitating, "looks", 0)
+    story.tell(events.PolicyChosen(at_ms=2, policy="mute"), events.JobSubmitted(at_ms=3, request=job("j0")))
+    assert (story.engine.state.silence, Hesitating.looks) == (str(SILENCE), 0)
 
 
 @pytest.mark.parametrize("sequence", [3, 4])
