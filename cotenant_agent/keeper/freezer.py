@@ -27,7 +27,7 @@ class Freezer:
         self._path = path if name in _WORDS else ""
         self._words = _WORDS.get(name, ("", ""))
         self.keeps_killed = name == _VERSION_1
-        self.members_file = self._beside("cgroup.procs") if self._path else ""
+        self.members_file = self._in_group("cgroup.procs") if self._path else ""
 
     def freeze(self) -> bool:
         """Let the group stand still; whether the kernel took it."""
@@ -39,12 +39,12 @@ class Freezer:
 
     def is_frozen(self) -> bool:
         """Whether the kernel says that everything in the group stands still."""
-        path, word = (self._path, "FROZEN") if self.keeps_killed else (self._beside("cgroup.events"), "frozen 1")
+        path, word = (self._path, "FROZEN") if self.keeps_killed else (self._in_group("cgroup.events"), "frozen 1")
         try:
             with open(path, encoding="utf-8") as file:  # noqa: PTH123
                 return word in file.read().splitlines()
         except OSError:
             return False
 
-    def _beside(self, name: str) -> str:
+    def _in_group(self, name: str) -> str:
         return os.path.join(os.path.dirname(self._path), name)  # noqa: PTH118, PTH120

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from scheduler_service.grpc_api.metrics import Metrics, serve_metrics
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
 from scheduler_service.grpc_api.server import GrpcServer
 from scheduler_service.live_loop import LiveLoop
+from scheduler_service.policy_registry import BUILDING
 from scheduler_service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -90,7 +92,7 @@ class RunningScheduler:
             self._policy_name,
             deadline_s=deadline_ms / 1000,
             mark=self._silence_marker.mark,
-            doors=policy_registry.BUILDING,
+            doors=BUILDING,
         )
 
     def _policy_name(self) -> str:
@@ -124,9 +126,7 @@ class RunningScheduler:
             storage_failure=lambda: loop.storage_failure,
         )
         faults, forecasts = PolicyFaultLog(state=lambda: loop.engine.state), self._make_forecasts(loop)
-        marker = self._silence_marker
-        silences = SilenceRecord(loop.engine, lambda: loop.sequence, loop.note, marker=marker)
-        loop.observers = (metrics, watch_hub, faults, forecasts, silences)
+        loop.observers = (metrics, watch_hub, faults, forecasts, self._make_silence_record(loop))
         self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
         admission = Admission(sessions=sessions, ranges=self._ranges, sees_files=settings.sees_files)
         agents = self._make_agents(loop, sessions, windows, admission)
@@ -152,13 +152,17 @@ class RunningScheduler:
         self._spawn(_tick(loop, agents, watch_hub))
         self._follow_tenants(loop)
         if settings.metrics_address:
-            self._metrics_page = serve_metrics(
-                settings.metrics_address,
-                metrics.registry,
-                lambda: loop.storage_failure or self._standstill.message or self.policy_watch.overdue,
-            )
+            failure = partial(self._failure, loop)
+            self._metrics_page = serve_metrics(settings.metrics_address, metrics.registry, failure)
         await self._server.start(SchedulingServicer(cluster), agents)
         return self._report(recovered)
+
+    def _failure(self, loop: LiveLoop) -> str:
+        """Return why it is not ready; empty = it is."""
+        return loop.storage_failure or self._standstill.message or self.policy_watch.overdue
+
+    def _make_silence_record(self, loop: LiveLoop) -> SilenceRecord:
+        return SilenceRecord(loop.engine, lambda: loop.sequence, loop.note, marker=self._silence_marker)
 
     def _recover(self) -> Recovered:
         def restored_engine(state: Mapping[str, Any]) -> SchedulerEngine:
