@@ -162,8 +162,8 @@ def test_the_freezer_of_version_1_holds_also_a_process_in_a_session_of_its_own(
     frozen_by: dict[str, object], tmp_path: Path
 ) -> None:
     with running_shims(tmp_path) as bench:
-        terms = {"grace_ms": 1_000, "overdue_ms": 2_100, "changes": frozen_by}
-        job = StoppedJob(bench, COUNT_TWICE.format(words="apart"), **terms)
+        source = COUNT_TWICE.format(words="apart")
+        job = StoppedJob(bench, source, grace_ms=1_000, overdue_ms=2_100, changes=frozen_by)
         counted = job.counted_while_held("D")
         job.renew(60_000, 20_000)
         wait_until(lambda: job.counted() > counted, "the job goes on")
@@ -174,8 +174,8 @@ def test_whatever_the_freezer_of_version_1_holds_ends_without_another_step(
     frozen_by: dict[str, object], tmp_path: Path
 ) -> None:
     with running_shims(tmp_path) as bench:
-        terms = {"grace_ms": 5_000, "overdue_ms": 5_500, "changes": frozen_by}
-        job = StoppedJob(bench, COUNT_TWICE.format(words="apart"), **terms)
+        source = COUNT_TWICE.format(words="apart")
+        job = StoppedJob(bench, source, grace_ms=5_000, overdue_ms=5_500, changes=frozen_by)
         counted = job.counted_while_held("D")
         record = bench.stop(job.directory)
         assert (record["cause"], record["return_code"], record["killed"]) == ("stopped", -signal.SIGKILL, True)
@@ -192,8 +192,14 @@ def test_what_watches_a_namespace_holds_all_of_it_and_nothing_outside(
     bystander = subprocess.Popen([sys.executable, "-S", "-c", "import time\ntime.sleep(600)"], start_new_session=True)
     try:
         with running_shims(tmp_path, with_namespaces=True) as bench:
-            terms = {"is_told": True, "is_shim_to_stay": is_shim_to_stay}
-            job = StoppedJob(bench, COUNT, grace_ms=grace_ms, overdue_ms=grace_ms + 1_500, **terms)
+            job = StoppedJob(
+                bench,
+                COUNT,
+                grace_ms=grace_ms,
+                overdue_ms=grace_ms + 1_500,
+                is_told=True,
+                is_shim_to_stay=is_shim_to_stay,
+            )
             counted = job.counted_while_held()
             assert state_of(bystander.pid) != "T"
             job.renew(60_000, 20_000)
