@@ -179,6 +179,7 @@ class LocalCluster:
     Attributes:
         state_dir: Where they keep their data and logs.
         policy: Scheduling policy at the start.
+        is_missing_policy_replaced: Whether it takes the place of a stored one that is not installed any more.
         agents: One per node.
         predictor_port: 0 = any free one; the same holds for the scheduler's.
         has_trials: Whether jobs may share on trial.
@@ -192,6 +193,7 @@ class LocalCluster:
     predictor_port: int = 0
     scheduler_port: int = 0
     has_trials: bool = True
+    is_missing_policy_replaced: bool = False
     tenants_file: Path | None = None
     access: LocalAccess | None = None
     programs: dict[str, Program] = field(default_factory=dict)
@@ -296,8 +298,8 @@ class LocalCluster:
         arguments = ["--address", f"127.0.0.1:{port}", "--metrics-address", "127.0.0.1:0"]
         arguments += ["--state-dir", str(self.state_dir / "scheduler"), "--policy", self.policy, "--sees-files"]
         arguments += ["--predictor", self.target("predictor"), *self._private("scheduler"), *self._token("scheduler")]
-        if not self.has_trials:
-            arguments += ["--no-trials"]
+        arguments += ["--no-trials"] * (not self.has_trials)
+        arguments += ["--replace-missing-policy"] * self.is_missing_policy_replaced
         if self.tenants_file is not None:
             arguments += ["--tenants", str(self.tenants_file)]
         return Program("scheduler", "serve-scheduler", arguments, self.state_dir)

@@ -68,7 +68,8 @@ class MetricsPage:
         try:
             self._look(lambda: found.append(answers[path]()))
         except TimeoutError:
-            return 503, TEXT, b"the service does not answer\n"
+            # Its owner may stand still for a reason that another thread knows.
+            return 503, TEXT, f"{self._failure() or 'the service does not answer'}\n".encode()
         return found[0]
 
     def _metrics(self) -> tuple[int, str, bytes]:

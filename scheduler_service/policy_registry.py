@@ -156,6 +156,10 @@ def _built(kind: type[Any], name: str, parameters: Mapping[str, object]) -> Poli
     return policy
 
 
+BUILDING = (_built.__code__,)
+"""The code that calls a policy to build it: it may not come back."""
+
+
 @cache
 def _parameter_types(path: str) -> Mapping[str, Any]:
     """Return the parameters of a policy with their types; reading them takes longer than many a decision."""

@@ -43,6 +43,15 @@ class Settings:
         may_be_empty=True,
     )
     policy: str = setting(DEFAULT_POLICY, "Policy of a new state; an old state keeps its own.")
+    replace_missing_policy: bool = setting(
+        False, "Let --policy take the place of an old state's policy that is not installed any more."
+    )
+    policy_deadline_ms: int = setting(
+        10_000,
+        "A policy that takes longer to answer, or longer than half a lease, is stopped, and asked again only once one "
+        "is chosen.",
+        kind=_POSITIVE,
+    )
     tenants: Path | None = setting(
         None, "TOML file with quotas and weights of tenants; none = all jobs are one tenant's.", kind=OptionalFile()
     )

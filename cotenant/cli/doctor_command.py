@@ -40,8 +40,8 @@ ANSWER_TIMEOUT_S = 1.0
 PROBE_TIMEOUT_S = 30.0
 RENEWED_DAYS = 30
 FIRST_COLUMNS_WIDTH = 30
-STANDSTILLS = ("STATE_BEHIND", "RESTORE_UNCONFIRMED", "STATE_UNWRITABLE")
-"""Codes of a scheduler that gives no orders."""
+STANDSTILLS = ("STATE_BEHIND", "RESTORE_UNCONFIRMED", "STATE_UNWRITABLE", "POLICY_SILENT")
+"""Codes of a scheduler that starts no job."""
 _LIBRARIES = ("grpcio", "grpcio-health-checking", "grpcio-status", "protobuf", "click", "rich", "pyyaml")
 _COLUMNS = (Column(title="CHECK"), Column(title="STATE"), Column(title="FOUND", wraps=True))
 _STYLES = {"ok": "green", "warning": "yellow", "fault": "red"}

@@ -33,6 +33,11 @@ _PORT = click.IntRange(0, 65_535)
 @click.option(
     "--policy", default=DEFAULT_POLICY, show_default=True, help="Policy of a new state; an old one keeps its own."
 )
+@click.option(
+    "--replace-missing-policy",
+    is_flag=True,
+    help="Let --policy take the place of an old state's that is not installed any more.",
+)
 @click.option("--predictor-port", type=_PORT, default=7070, show_default=True, help="0 = any free one.")
 @click.option("--scheduler-port", type=_PORT, default=7071, show_default=True, help="0 = any free one.")
 @click.option("--node-id", default="local", show_default=True, help="Name of this machine in the cluster.")
@@ -55,6 +60,7 @@ def up(
     *,
     state_dir: Path | None,
     policy: str,
+    replace_missing_policy: bool,
     predictor_port: int,
     scheduler_port: int,
     node_id: str,
@@ -82,6 +88,7 @@ def up(
     cluster = LocalCluster(
         state_dir=(state_dir or state_folder(resolve_settings({}).settings)).absolute(),
         policy=policy,
+        is_missing_policy_replaced=replace_missing_policy,
         agents=(agent,),
         predictor_port=predictor_port,
         scheduler_port=scheduler_port,

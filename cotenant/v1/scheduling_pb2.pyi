@@ -2065,8 +2065,8 @@ class ListNodesResponse(_message.Message):
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]:
-        """Why this scheduler gives no orders at present (STATE_BEHIND, RESTORE_UNCONFIRMED), and what of the time before a restore is
-        being stopped (UNKNOWN_ATTEMPT).
+        """Why this scheduler gives no orders at present (STATE_BEHIND, RESTORE_UNCONFIRMED), or starts nothing, since its policy
+        does not answer (POLICY_SILENT), and what of the time before a restore is being stopped (UNKNOWN_ATTEMPT).
         """
 
     @_builtins.property

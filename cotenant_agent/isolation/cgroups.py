@@ -114,11 +114,14 @@ class ControlGroups:
 
     def clear(self, name: str) -> None:
         """Kill whatever is left in the group of an attempt that no shim keeps, and remove the group."""
-        # In this order: version 1 kills nothing that is frozen.
+        lists = [parent / name / "cgroup.procs" for parent in self._parents()]
+        # Version 1 ends nothing that is frozen; what was held since its lease is over makes no step when it is let go.
+        for procs_file in lists:
+            _kill_members(procs_file, sweeps=1)
         self.thaw(name)
         self.kill(name)
-        for parent in self._parents():
-            _kill_members(parent / name / "cgroup.procs")
+        for procs_file in lists:
+            _kill_members(procs_file)
         self.remove(name)
 
     def remove(self, name: str) -> None:
@@ -227,9 +230,9 @@ def _remove_group(directory: Path) -> bool:
     return True
 
 
-def _kill_members(procs_file: Path) -> None:
+def _kill_members(procs_file: Path, *, sweeps: int = _SWEEPS_MAX) -> None:
     """SIGKILL to the members of a group, and to what they start meanwhile; for a second at most."""
-    for _ in range(_SWEEPS_MAX):
+    for _ in range(sweeps):
         members = _read_pids(procs_file)
         for pid in members:
             with contextlib.suppress(OSError):

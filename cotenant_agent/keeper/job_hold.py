@@ -10,10 +10,9 @@ import contextlib
 import os
 import signal
 
+from cotenant_agent.keeper.freezer import Freezer
 from cotenant_agent.keeper.job_processes import JobProcesses, start_ticks
-from cotenant_agent.keeper.kernel_files import try_write
 
-_FREEZER = "cgroup.freeze"
 _LOOK_INTERVAL_MS = 1_000
 
 
@@ -56,12 +55,12 @@ class JobHold:
 
     Args:
         processes: The job's.
-        freeze_file: Of the job's own control group; anything but `cgroup.freeze` freezes nothing here.
+        freeze_file: Of the job's own control group; empty = it has none that freezes.
     """
 
     def __init__(self, processes: JobProcesses, freeze_file: str) -> None:
         self._processes = processes
-        self._freeze_file = freeze_file if os.path.basename(freeze_file) == _FREEZER else ""  # noqa: PTH119
+        self._freezer = Freezer(freeze_file)
         self.groups = JobGroups()
         self._are_groups_stopped = False
         self._look_at_ms = 0
@@ -70,8 +69,8 @@ class JobHold:
     def hold(self, now_ms: int) -> bool:
         """Hold the job, again as often as it is called: others may let it go; whether that reaches all of it."""
         members, stopped = "", frozenset[int]()
-        if self._freeze_file and try_write(self._freeze_file, "1"):
-            members = os.path.join(os.path.dirname(self._freeze_file), "cgroup.procs")  # noqa: PTH118, PTH120
+        if self._freezer.freeze():
+            members = self._freezer.members_file
         else:
             self._are_groups_stopped = True
             stopped = self.groups.signal_all(signal.SIGSTOP)
@@ -87,6 +86,10 @@ class JobHold:
         if self._are_groups_stopped:
             self._are_groups_stopped = False
             self.groups.signal_all(signal.SIGCONT)
-        path = self._freeze_file
-        # A group that is gone holds no process.
-        return not path or try_write(path, "0") or not os.path.exists(path)  # noqa: PTH110
+        return self._freezer.thaw()
+
+    def let_die(self) -> None:
+        """Let what is killed end: the freezer of version 1 keeps that too, so none of its members may go on alive."""
+        if self._freezer.keeps_killed:
+            self._processes.kill_members(self._freezer.members_file)
+            self._freezer.thaw()

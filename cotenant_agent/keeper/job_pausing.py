@@ -8,19 +8,16 @@ deadline, and before anything is asked of the job; the deadline is kept here, si
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping
 
+from cotenant_agent.keeper.freezer import Freezer
 from cotenant_agent.keeper.job_processes import JobProcesses
-from cotenant_agent.keeper.kernel_files import try_write
 
 PAUSED_MS_MAX = 60_000
 """No pause lasts longer, whatever its order says."""
 _SETTLE_MS_MAX = 5_000
 """A process that does not stand still by then waits for its driver or its disk; the pause is given up."""
 _LOOK_INTERVAL_MS = 1_000
-_WORDS = {"cgroup.freeze": ("1", "0"), "freezer.state": ("FROZEN", "THAWED")}
-"""File of the freezer in versions 2 and 1: the words for standing still and for going on."""
 
 
 class JobPauser:
@@ -36,7 +33,7 @@ class JobPauser:
         self, processes: JobProcesses, freeze_file: str, remember: Callable[[dict[str, object]], None]
     ) -> None:
         self._processes = processes
-        self._freeze_file = freeze_file if os.path.basename(freeze_file) in _WORDS else ""  # noqa: PTH119
+        self._freezer = Freezer(freeze_file)
         self._remember = remember
         self._began_ms = 0
         self._is_confirmed = False
@@ -104,18 +101,13 @@ class JobPauser:
 
     def _hold(self) -> bool:
         """Hold whatever still runs; whether the whole job stands still."""
-        frozen: tuple[str, ...] = ()
-        is_group_still = True
-        if self._freeze_file and try_write(self._freeze_file, _WORDS[os.path.basename(self._freeze_file)][0]):  # noqa: PTH119
-            frozen = (os.path.join(os.path.dirname(self._freeze_file), "cgroup.procs"),)  # noqa: PTH118, PTH120
-            is_group_still = _is_frozen(self._freeze_file)
-        return self._processes.hold(frozen) and is_group_still
+        if not self._freezer.freeze():
+            return self._processes.hold(())
+        return self._processes.hold((self._freezer.members_file,)) and self._freezer.is_frozen()
 
     def _let_go(self) -> None:
         """Let everything go on; tried again until the kernel takes it."""
-        path = self._freeze_file
-        # A group that is gone holds no process.
-        self._is_thawed = not path or try_write(path, _WORDS[os.path.basename(path)][1]) or not os.path.exists(path)  # noqa: PTH110, PTH119
+        self._is_thawed = self._freezer.thaw()
         self._processes.let_go()
 
     def _save(self) -> bool:
@@ -133,16 +125,3 @@ class JobPauser:
             )
             self._is_saved = True
         return self._is_saved
-
-
-def _is_frozen(freeze_file: str) -> bool:
-    """Whether the kernel says that everything in the group stands still."""
-    try:
-        if os.path.basename(freeze_file) == "freezer.state":  # noqa: PTH119
-            with open(freeze_file, encoding="utf-8") as file:  # noqa: PTH123
-                return file.read().strip() == "FROZEN"
-        events = os.path.join(os.path.dirname(freeze_file), "cgroup.events")  # noqa: PTH118, PTH120
-        with open(events, encoding="utf-8") as file:  # noqa: PTH123
-            return "frozen 1" in file.read().splitlines()
-    except OSError:
-        return False

@@ -89,6 +89,11 @@ class JobProcesses:
         for _ in range(_SWEEPS_MAX):
             self.kill_outsiders()
 
+    def kill_members(self, members_file: str) -> None:
+        """SIGKILL to every member of a control group, from its list, but for keepers."""
+        for process in _look_at(set(_read_numbers(members_file)) - self._keepers):
+            _signal(process, signal.SIGKILL)
+
     def hold(self, frozen_files: Iterable[str] = ()) -> bool:
         """SIGSTOP to every process that runs, parents first; whether all of them stand still.
 

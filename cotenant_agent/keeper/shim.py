@@ -22,8 +22,7 @@ from typing import Any, NoReturn
 
 if not __package__:
     # As a program it knows the standard library only.
-    _ROOM = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100,PTH120
-    sys.path.append(os.path.dirname(os.path.dirname(_ROOM)))  # noqa: PTH120
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100,PTH120
 
 from cotenant_agent.keeper import rank_ends
 from cotenant_agent.keeper.deadline_watch import watch_deadlines
@@ -70,8 +69,7 @@ class AttemptSupervisor:
         self._killed = False
         self._look_at_ms = self._lost_at_ms = 0
         uid = os.geteuid() if spec.get("uid") is None else int(spec["uid"])
-        groups = spec.get("cgroup_procs_files", [])
-        self._processes = JobProcesses(os.getpid(), groups, spec["environment"], uid)
+        self._processes = JobProcesses(os.getpid(), spec.get("cgroup_procs_files", []), spec["environment"], uid)
         freeze_file = str(spec.get("cgroup_freeze_file", ""))
         self._pauser = JobPauser(self._processes, freeze_file, lambda record: records.write("paused.json", record))
         self._hold = JobHold(self._processes, freeze_file)
@@ -108,8 +106,7 @@ class AttemptSupervisor:
             with contextlib.suppress(OSError):
                 self._records.write("prepared.json", {"prepared_boot_ms": boot_ms()})
                 self._barriers.note_told()
-        words = self._records.read("go.json")
-        if words is not None:
+        if (words := self._records.read("go.json")) is not None:
             self._barriers.open(words)
 
     def _take_in(self, descriptor: int, logs: Mapping[int, RotatingLog]) -> bool:
@@ -242,8 +239,8 @@ class AttemptSupervisor:
     def _supervise(self) -> None:
         now_ms = boot_ms()
         # A job that has ended was not affected by a stop that came later: its success stays one.
-        if self._kill_at_ms is None and not self._ends.are_complete and not self._standstill.is_to_wait(now_ms):
-            self._look_for_stop(now_ms)
+        is_asked = self._kill_at_ms is None and not self._ends.are_complete and not self._standstill.is_to_wait(now_ms)
+        if is_asked and not self._look_for_stop(now_ms):
             self._look_for_lost_rank(now_ms)
             self._look_for_silent_ranks(now_ms)
         if self._barriers.are_closed:
@@ -252,6 +249,7 @@ class AttemptSupervisor:
         # The freezer of version 1 holds also what was killed.
         if is_to_run or not self._standstill.is_holding:
             self._pauser.look(None if is_to_run else self._records.read("pause.json"), now_ms)
+        now_ms = boot_ms()  # It may have stood still since this look began.
         overdue = self._kill_at_ms is not None and (now_ms >= self._kill_at_ms or self._lease.end_left_ms(now_ms) <= 0)
         if overdue or (self._ends.are_complete and not self._cause):
             self._kill_everything()
@@ -301,16 +299,20 @@ class AttemptSupervisor:
         self._look_at_ms = now_ms + _LOOK_INTERVAL_MS
         return True
 
-    def _look_for_stop(self, now_ms: int) -> None:
-        request = self._records.read("stop.json")
-        if request is not None:
-            # What had ended before anybody asked for it is collected first: its success stays one.
+    def _look_for_stop(self, now_ms: int) -> bool:
+        """Begin an end that is due; whether the job waits instead, since it has stood still within this look."""
+        if (request := self._records.read("stop.json")) is not None:
+            # What had ended before it was asked to is collected first: its success stays one.
             if not self._finished() and not self._ends.are_complete:
                 self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
-            return
-        if self._lease.left_ms(now_ms) <= 0:
+            return False
+        left_ms, woken_ms = self._lease.left_ms(now_ms), boot_ms()
+        if self._standstill.has_begun_within_look(woken_ms):
+            return self._standstill.is_to_wait(woken_ms) or self._look_for_stop(woken_ms)
+        if left_ms <= 0:
             # From the deadline, not from now: after a standstill of the machine others count on the end by then.
-            self._begin_stop("fenced", now_ms + self._lease.end_left_ms(now_ms))
+            self._begin_stop("fenced", woken_ms + self._lease.end_left_ms(woken_ms))
+        return False
 
     def _begin_stop(self, cause: str, kill_at_ms: int) -> None:
         self._cause = cause
@@ -333,8 +335,7 @@ class AttemptSupervisor:
 
     def _kill_everything(self) -> None:
         self._killed = self._killed or not self._ends.are_complete
-        kill_file = self._spec.get("cgroup_kill_file")
-        if kill_file:
+        if kill_file := self._spec.get("cgroup_kill_file"):
             with contextlib.suppress(OSError), open(kill_file, "w", encoding="utf-8") as file:  # noqa: PTH123
                 file.write("1")
         self._signal_groups(signal.SIGKILL)
@@ -343,6 +344,7 @@ class AttemptSupervisor:
             for pid in file.read().split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
+        self._hold.let_die()
         if self._is_time_to_look(boot_ms()):
             self._processes.kill_outsiders()
 

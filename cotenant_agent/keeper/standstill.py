@@ -63,6 +63,15 @@ class StandstillHold:
             self._note()
         return not is_to_go_on
 
+    def has_begun_within_look(self, now_ms: int) -> bool:
+        """Whether the keeper stood still since its look began: what that has found is of before, or of after.
+
+        Args:
+            now_ms: Read after the lease was, which may be counted on another clock.
+        """
+        # Before the first look nothing runs that could be held.
+        return self._looked_ms > 0 and now_ms - self._looked_ms >= STANDSTILL_MS
+
     def _holds(self, now_ms: int) -> bool:
         """Hold the job while it is to wait; whether it does. Else it may be ended."""
         self.until_ms = self.until_ms or self._wait_end_ms(now_ms)

@@ -15,7 +15,7 @@ from scheduler_service.core.state import ClusterState
 
 _log = logging.getLogger(__name__)
 
-FAILED = "POLICY_FAILED"
+FAILED, SILENT = "POLICY_FAILED", "POLICY_SILENT"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class PolicyFaultLog:
             return
         self._last = new[0]
         # What a policy raised tells more than what was refused beside it.
-        fault = next((one for one in new if one.reason.code == FAILED), new[0])
+        fault = next((one for one in new if one.reason.code in (FAILED, SILENT)), new[0])
         told = (fault.policy, fault.reason.code, fault.detail)
         if told != self._told:
             self._told = told
@@ -56,6 +56,8 @@ def _tell(fault: RejectedDecision, *, count: int) -> None:
     words = {"policy": fault.policy, "reason": fault.detail, "count": count}
     if fault.reason.code == FAILED:
         _log.error("policy_failed", extra=words)
+    elif fault.reason.code == SILENT:
+        _log.error("policy_silent", extra=words)
     else:
         words["reason"] = f"{fault.detail}: {describe_reason(fault.reason)}"
         _log.warning("decision_refused", extra={**words, "job_id": fault.job_id})

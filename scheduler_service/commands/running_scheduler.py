@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from scheduler_service.adapters.agents.progress_reports import ProgressReports
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.paced_work import PacedWork
 from scheduler_service.adapters.policy_fault_log import PolicyFaultLog
+from scheduler_service.adapters.policy_watch import PolicyWatch, SilenceRecord
 from scheduler_service.adapters.predictor.memory_ranges import MemoryRanges
 from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.adapters.start_forecasts import StartForecasts
 from scheduler_service.adapters.storage.clock_healing import heal_clock
 from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.storage.recovery import Recovered, begin_incarnation, freeze_state, recover
+from scheduler_service.adapters.storage.silence_marker import SilenceMarker
 from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.storage.stored_policies import StoredPolicies
 from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
 from scheduler_service.adapters.tenants_file import WatchedTenants
@@ -44,6 +48,7 @@ from scheduler_service.grpc_api.metrics import Metrics, serve_metrics
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
 from scheduler_service.grpc_api.server import GrpcServer
 from scheduler_service.live_loop import LiveLoop
+from scheduler_service.policy_registry import BUILDING
 from scheduler_service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -68,6 +73,7 @@ class RunningScheduler:
         self._tenants = WatchedTenants(settings.tenants) if settings.tenants is not None else None
         self._pace = PacedWork()
         self._log = SqliteEventLog(Path(settings.state_dir), pace=self._pace)
+        self._silence_marker = SilenceMarker(Path(settings.state_dir), self._log.identity.state_id)
         self._metrics_page: MetricsPage | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._sessions = AgentSessions()
@@ -79,6 +85,19 @@ class RunningScheduler:
         self._identity = ClusterIdentity()
         self._standstill = Standstill(begun=self._store_behind)
         self._noting: set[asyncio.Task[None]] = set()
+        replacement = settings.policy if settings.replace_missing_policy else ""
+        self._policies = StoredPolicies(policy_registry.make_policy, replacement=replacement)
+        self._is_policy_replaced = False
+        deadline_ms = min(settings.policy_deadline_ms, settings.lease_ms // 2)
+        self.policy_watch = PolicyWatch(
+            self._policy_name,
+            deadline_s=deadline_ms / 1000,
+            mark=self._silence_marker.mark,
+            doors=BUILDING,
+        )
+
+    def _policy_name(self) -> str:
+        return self._loop.engine.state.policy if self._loop is not None else "of the stored state"
 
     async def start(self) -> Mapping[str, object]:
         """Recover, then serve.
@@ -108,11 +127,11 @@ class RunningScheduler:
             storage_failure=lambda: loop.storage_failure,
         )
         faults, forecasts = PolicyFaultLog(state=lambda: loop.engine.state), self._make_forecasts(loop)
-        loop.observers = (metrics, watch_hub, faults, forecasts)
+        loop.observers = (metrics, watch_hub, faults, forecasts, self._make_silence_record(loop))
         self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
         admission = Admission(sessions=sessions, ranges=self._ranges, sees_files=settings.sees_files)
         agents = self._make_agents(loop, sessions, windows, admission)
-        self._tell_first_facts(loop)
+        self._tell_first_facts(loop, recovered)
         loop.perform_all(loop.engine.reissue())
         cluster = Cluster(
             loop=loop,
@@ -135,26 +154,34 @@ class RunningScheduler:
         self._spawn(_tick(loop, agents, watch_hub))
         self._follow_tenants(loop)
         if settings.metrics_address:
-            self._metrics_page = serve_metrics(
-                settings.metrics_address, metrics.registry, lambda: loop.storage_failure or self._standstill.message
-            )
+            failure = partial(self._failure, loop)
+            self._metrics_page = serve_metrics(settings.metrics_address, metrics.registry, failure)
         await self._server.start(SchedulingServicer(cluster), agents)
         return self._report(recovered)
+
+    def _failure(self, loop: LiveLoop) -> str:
+        """Return why it is not ready; empty = it is."""
+        return loop.storage_failure or self._standstill.message or self.policy_watch.overdue
+
+    def _make_silence_record(self, loop: LiveLoop) -> SilenceRecord:
+        return SilenceRecord(loop.engine, lambda: loop.sequence, loop.note, marker=self._silence_marker)
 
     def _recover(self) -> Recovered:
         def restored_engine(state: Mapping[str, Any]) -> SchedulerEngine:
             return SchedulerEngine.restore(
                 state,
-                make_policy=policy_registry.make_policy,
+                make_policy=self._policies.make,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
                 stall_ms=self._settings.stall_ms,
                 report_interval_ms=self._settings.heartbeat_ms,
             )
 
+        place = str(Path(self._settings.state_dir) / DATABASE_NAME)
+        self.policy_watch.is_replaying = True
         recovered = recover(
             self._log,
             new_engine=lambda: SchedulerEngine(
-                make_policy=policy_registry.make_policy,
+                make_policy=self._policies.make,
                 policy=_FIRST_POLICY,
                 seed=self._settings.seed,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
@@ -162,8 +189,12 @@ class RunningScheduler:
                 report_interval_ms=self._settings.heartbeat_ms,
             ),
             restored_engine=restored_engine,
-            place=str(Path(self._settings.state_dir) / DATABASE_NAME),
+            place=place,
+            begin=self._silence_marker.begin,
+            marked=self._silence_marker.read(),
         )
+        self.policy_watch.is_replaying = False
+        self._is_policy_replaced = self._policies.check_replayed(recovered.engine.policy, place)
         if recovered.numbers.last:
             # A state of an older version, or one whose marker was removed.
             self._log.mark_used()
@@ -262,9 +293,15 @@ class RunningScheduler:
             standstill=self._standstill,
         )
 
-    def _tell_first_facts(self, loop: LiveLoop) -> None:
+    def _tell_first_facts(self, loop: LiveLoop, recovered: Recovered) -> None:
         """A new state begins with its policy, tenants are those of the settings, no agent is connected."""
-        if loop.sequence == 0:
+        for silence in recovered.silences:
+            loop.note(silence)
+        self._policies.end_replay()
+        if self._is_policy_replaced:
+            words = {"policy": loop.engine.state.policy, "setting": self._settings.policy}
+            _log.warning("missing_policy_replaced", extra=words)
+        if loop.sequence == 0 or self._is_policy_replaced:
             loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy, actor=Actor(role=Role.SCHEDULER)))
         elif loop.engine.state.policy != self._settings.policy:
             _log.warning(

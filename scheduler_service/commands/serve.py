@@ -53,13 +53,14 @@ async def run_until_signalled(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
     scheduler = RunningScheduler(settings)
-    try:
-        addresses = await scheduler.start()
-        if settings.ready_file:
-            write_ready_file(settings.ready_file, addresses)
-        await scheduler.wait_for(ending)
-    finally:
-        await scheduler.stop()
+    with scheduler.policy_watch.running():
+        try:
+            addresses = await scheduler.start()
+            if settings.ready_file:
+                write_ready_file(settings.ready_file, addresses)
+            await scheduler.wait_for(ending)
+        finally:
+            await scheduler.stop()
 
 
 def write_ready_file(ready_file: str, addresses: Mapping[str, object]) -> None:

@@ -17,7 +17,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from cotenant.job_settings import JobSettings, JobSettingsError, read_stored_settings, stored_settings
-from scheduler_service.core import events, fit_events, memory_events, queue_events
+from scheduler_service.core import events, fit_events, memory_events, policy_events, queue_events
 from scheduler_service.core.errors import CodecError, UnsupportedVersionError
 
 FORMAT_VERSION = 1
@@ -53,7 +53,8 @@ _CONTAINERS_OF_EVENTS = (
 
 EVENT_KINDS: Mapping[str, type[events.Event]] = {
     name: value
-    for name, value in (vars(events) | vars(fit_events) | vars(memory_events) | vars(queue_events)).items()
+    for module in (events, fit_events, memory_events, policy_events, queue_events)
+    for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, events.Event) and value not in _CONTAINERS_OF_EVENTS
 }
 """Every event by its kind, which is the name of its class."""

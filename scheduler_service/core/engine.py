@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 from typing import Any
 
-from scheduler_service.core import engine_snapshot, events, queue_events
+from scheduler_service.core import engine_snapshot, events, policy_events, queue_events
 from scheduler_service.core.cluster_view.cluster_index import KeptIndex
 from scheduler_service.core.cluster_view.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
@@ -38,14 +38,15 @@ from scheduler_service.core.lifecycle.migration import order_move
 from scheduler_service.core.planning.checked_plan import CheckedPlan
 from scheduler_service.core.planning.explanation import Explanation, frozen_view
 from scheduler_service.core.planning.plan_check import check_plan
-from scheduler_service.core.planning.policy_answer import decisions_of, note_failed, note_refused
+from scheduler_service.core.planning.policy_answer import note_failed, note_refused
+from scheduler_service.core.planning.silent_policy import PolicyQuestions, asked_of
 from scheduler_service.core.predictions.pair_refreshes import refresh_pairs
 from scheduler_service.core.predictions.prediction_requests import refresh_hold
 from scheduler_service.core.queue import turns
 from scheduler_service.core.queue.lane_views import seen_in_lane
 from scheduler_service.core.queue.lanes import PLAIN_LANE
 from scheduler_service.core.queue.turn_order import Turn
-from scheduler_service.core.records import REPORT_INTERVAL_MS, AfterStop, Phase, Reason
+from scheduler_service.core.records import REPORT_INTERVAL_MS, AfterStop, Phase
 from scheduler_service.core.sharing import pausing, peak_pauses
 from scheduler_service.core.sharing.memory_shortage import let_try_alone
 from scheduler_service.core.state import ClusterState
@@ -99,6 +100,8 @@ class SchedulerEngine:
         self._index = KeptIndex(self._state)
         self._wakes: list[int] = []
         self._backoffs: list[tuple[int, str]] = []
+        # A replay says here where the policy did not answer.
+        self.questions = PolicyQuestions()
 
     @property
     def state(self) -> ClusterState:
@@ -108,7 +111,7 @@ class SchedulerEngine:
     @property
     def policy(self) -> Policy:
         """What decides at present."""
-        return self._policy
+        return asked_of(self._policy, self._state)
 
     def handle(self, event: events.Event) -> list[Command]:
         """Apply one fact and return what follows from it.
@@ -125,6 +128,7 @@ class SchedulerEngine:
             PolicyError: `PolicyChosen` names a policy that cannot be built; nothing was changed.
         """
         step, changes = EventEffects(), self._state.predictions.changes
+        self._policy, self.questions.answers = self.policy, 0
         changes_before = changes.count, changes.news_count
         self._state.now_ms = max(self._state.now_ms, event.at_ms)
         self._apply(event, step)
@@ -190,7 +194,7 @@ class SchedulerEngine:
 
     def _choose(self, event: events.PolicyChosen, step: EventEffects) -> None:
         """Switch between two decisions; what runs goes on."""
-        self._policy = self._make_policy(event.policy, event.parameters)
+        self._policy, self._state.silence = self._make_policy(event.policy, event.parameters), ""
         self._state.policy, self._state.parameters = event.policy, dict(event.parameters)
         step.is_decision_due = True
 
@@ -240,10 +244,11 @@ class SchedulerEngine:
         """Ask the policy and check its answer; one that raises or answers nonsense holds every job, recorded."""
         pending, refused = self._state.waiting.ready_jobs().by_id, _NOTHING_REFUSED
         try:
-            decisions = decisions_of(self._policy, view)
+            decisions = self.questions.ask(self.policy, view)
         except POLICY_FAULTS as error:  # a policy's bug must not stop the cluster; it is recorded
             note_failed(self._state, self._policy, error)
-            decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)
+            self._policy = self.policy
+            decisions = (HoldMany(job_ids=tuple(pending), reason=self._state.rejected[-1].reason),)
         if turn is not None:
             decisions, refused = turns.admit(self._state, turn, decisions, view)
         return check_plan(view, pending, decisions), refused
@@ -308,7 +313,7 @@ class SchedulerEngine:
         with state.waiting.showing(state.waiting.lane_of(job_id) or PLAIN_LANE):
             view = frozen_view(self._view(explain=True), job_id, state.running)
             pending = dict(state.waiting.ready_jobs().by_id)
-        return Explanation(job_id=job_id, policy=self._policy, view=view, pending=pending)
+        return Explanation(job_id=job_id, policy=self.policy, view=view, pending=pending)
 
     def reissue(self) -> list[Command]:
         """Return the orders whose effect is outstanding, for carrying them out again after a crash."""
@@ -388,6 +393,7 @@ _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects
     queue_events.NodeCordoned: queue_changes.cordon_node,
     queue_events.NodeUncordoned: queue_changes.uncordon_node,
     queue_events.TenantsChosen: queue_changes.choose_tenants,
+    policy_events.PolicySilenced: node_events.keep_for_audit,
     events.RestoreConfirmed: node_events.keep_for_audit,
     events.UnknownAttemptsFound: node_events.keep_for_audit,
 }

@@ -60,6 +60,7 @@ class StoredState:
     tenant_rules: TenantRules | None = None
     tenant_use: Mapping[str, UsedTime] = field(default_factory=dict)
     put_off: PutOff | None = None
+    silence: str = ""
 
 
 class Pace(Protocol):
@@ -104,6 +105,7 @@ def freeze_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> Encode
         tenant_rules=state.tenants.rules,
         tenant_use=state.tenants.stored(),
         put_off=state.put_off,
+        silence=state.silence,
     )
 
     def encoded(pace: Pace = iter, /) -> dict[str, object]:
@@ -141,6 +143,7 @@ def decode_state(snapshot: Mapping[str, Any], *, ended_jobs_max: int) -> tuple[C
     state.settled_at_ms = stored.settled_at_ms
     state.policy, state.parameters = stored.policy, stored.parameters
     state.decided_at_ms, state.put_off = stored.decided_at_ms, stored.put_off
+    state.silence = stored.silence
     state.predictions.load(stored.predictions)
     for node in stored.nodes:
         state.put_node(node)

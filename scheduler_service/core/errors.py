@@ -7,6 +7,8 @@ CoreError
 └── PolicyError           caller: an operator's choice of policy cannot be followed
     ├── UnknownPolicyError
     └── PolicyParameterError
+
+PolicySilentError is none of them: it stops a policy that does not answer.
 """
 
 from __future__ import annotations
@@ -52,5 +54,9 @@ class TenantRulesError(CoreError):
     """The rules for tenants cannot be; the message names the key and what it may be."""
 
 
-POLICY_FAULTS = (Exception, SystemExit)
+class PolicySilentError(BaseException):
+    """A policy does not answer in time; no Exception, so that what the policy itself catches does not swallow it."""
+
+
+POLICY_FAULTS = (Exception, SystemExit, PolicySilentError)
 """What the bug of a policy may raise: sys.exit() would end the scheduler, and end it again at every start."""

@@ -53,6 +53,7 @@ class ClusterState:
         put_off: What is to be decided with the next fact; None = nothing.
         stands_at_ms: When the policy was asked last, or its answer was found to stand; None = a fact that it heeds has
             come since of which it was not asked.
+        silence: Why the policy is not asked any more, until one is chosen; empty = it is.
         settled_at_ms: After a restore no waiting job starts before it: `IncarnationBegan`.
         jobs: Every living job and the newest ended ones, by id.
         keys: What living jobs of one key share; `living_keys` is its own.
@@ -77,6 +78,7 @@ class ClusterState:
         self.settled_at_ms = 0
         self.policy = ""
         self.parameters: Mapping[str, object] = {}
+        self.silence = ""
         self.predictions = PredictionStore()
         self.keys = KeyUses(self.predictions.changes)
         self.living_keys = self.keys.living

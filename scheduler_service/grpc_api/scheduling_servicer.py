@@ -286,6 +286,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         standstill = self._cluster.standstill
         warnings = [resources_pb2.Warning(code=standstill.code, message=standstill.message)] * bool(standstill.code)
         warnings += unknown_attempt_warnings(state, self._cluster.identity)
+        warnings += [resources_pb2.Warning(code="POLICY_SILENT", message=state.silence)] * bool(state.silence)
         return scheduling_pb2.ListNodesResponse(
             nodes=messages,
             next_page_token=token,

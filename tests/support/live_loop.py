@@ -18,6 +18,7 @@ from scheduler_service.adapters.system_clock import SystemClock
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.policy_events import PolicySilenced
 from scheduler_service.core.records import Reason
 from scheduler_service.errors import StateFullError
 from scheduler_service.live_loop import LiveLoop
@@ -52,6 +53,11 @@ class MemoryEventLog:
     def read_from(self, sequence: int) -> Iterator[StoredEvent]:
         """Yield stored events; see `EventLog.read_from`."""
         return iter([stored for stored in self._events if stored.sequence >= sequence])
+
+    def silences_from(self, sequence: int) -> Mapping[int, PolicySilenced]:
+        """Return the silences of policies; see `EventLog.silences_from`."""
+        events = (stored.event for stored in self.read_from(sequence))
+        return {event.sequence: event for event in events if isinstance(event, PolicySilenced)}
 
     def store_snapshot(self, snapshot: StoredSnapshot, *, retained_events: int) -> None:
         """Keep the snapshot, drop old events; see `EventLog.store_snapshot`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from scheduler_service.core.events import Event
+from scheduler_service.core.policy_events import PolicySilenced
 
 # Requests whose answers are remembered; a client that repeats a request does so within minutes.
 REMEMBERED_REQUESTS = 100_000
@@ -90,6 +91,9 @@ class EventLog(Protocol):
         Raises:
             StateDamagedError: An event in between is missing or unreadable.
         """
+
+    def silences_from(self, sequence: int) -> Mapping[int, PolicySilenced]:
+        """Return what `read_from` yields of this kind, by the event upon which the policy did not answer."""
 
     def store_snapshot(self, snapshot: StoredSnapshot, *, retained_events: int) -> None:
         """Store a snapshot and forget older ones, and events before it beyond the newest `retained_events`."""

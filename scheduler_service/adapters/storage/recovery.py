@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity
-from scheduler_service.adapters.storage.event_log import EventLog, LogRecord
+from scheduler_service.adapters.storage.event_log import EventLog, LogRecord, StoredEvent
 from scheduler_service.adapters.storage.sqlite_faults import damaged, from_newer
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.engine_snapshot import Pace
 from scheduler_service.core.errors import CodecError, InvalidTransition, PolicyError, UnsupportedVersionError
 from scheduler_service.core.events import Event, IncarnationBegan, JobSubmitted
-from scheduler_service.errors import SettingsError, StateDamagedError
+from scheduler_service.core.planning.silent_policy import note_silence
+from scheduler_service.core.policy_events import PolicySilenced
+from scheduler_service.errors import StateDamagedError
 
 _log = logging.getLogger(__name__)
 
@@ -47,12 +49,17 @@ class JobNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """The contents of the log: the engine, the newest event's place and instant, job numbers given."""
+    """The contents of the log: the engine, the newest event's place and instant, job numbers given.
+
+    Attributes:
+        silences: What is still to be stored: a policy did not answer upon an event while that was replayed.
+    """
 
     engine: SchedulerEngine
     sequence: int
     last_at_ms: int
     numbers: JobNumbers
+    silences: tuple[PolicySilenced, ...] = ()
 
 
 def apply_event(engine: SchedulerEngine, event: Event) -> list[Command]:
@@ -95,6 +102,8 @@ def recover(
     new_engine: Callable[[], SchedulerEngine],
     restored_engine: Callable[[Mapping[str, Any]], SchedulerEngine],
     place: str = "the log",
+    begin: Callable[[int], None] = lambda _: None,
+    marked: PolicySilenced | None = None,
 ) -> Recovered:
     """Restore the newest snapshot and replay what came after it; the commands were given before and are dropped.
 
@@ -103,11 +112,13 @@ def recover(
         new_engine: Makes the engine of a new state.
         restored_engine: Makes one from a snapshot.
         place: How the log is called when events are missing.
+        begin: Is told which event is replayed next.
+        marked: What the program before could not store: upon this event the policy did not answer.
 
     Raises:
         StateDamagedError: Events are missing, or the snapshot is none.
         StateFromNewerVersionError: A newer version wrote them.
-        SettingsError: The policy in force cannot be made.
+        PolicyError: The policy of the snapshot cannot be made.
     """
     snapshot = log.latest_snapshot()
     numbers = JobNumbers()
@@ -118,15 +129,36 @@ def recover(
         engine, sequence = _restored(state, restored_engine, Path(place), snapshot.sequence), snapshot.sequence
         numbers.last = int(state["last_job_number"])
     last_at_ms = engine.state.now_ms
+    silences, unstored = dict(log.silences_from(sequence + 1)), list[PolicySilenced]()
+    if marked is not None and sequence < marked.sequence <= log.last_sequence() and marked.sequence not in silences:
+        silences[marked.sequence] = marked
+        unstored.append(marked)
     for stored in log.read_from(sequence + 1):
         if stored.sequence != sequence + 1:
             raise StateDamagedError(_missing(sequence + 1, place))
-        apply_event(engine, stored.event)
+        begin(stored.sequence)
+        unstored += _replay(engine, stored, silences.get(stored.sequence))
         numbers.note(stored.event)
         sequence, last_at_ms = stored.sequence, stored.event.at_ms
     if sequence != log.last_sequence():
         raise StateDamagedError(_missing(sequence + 1, place))
-    return Recovered(engine=engine, sequence=sequence, last_at_ms=last_at_ms, numbers=numbers)
+    found = Recovered(engine=engine, sequence=sequence, last_at_ms=last_at_ms, numbers=numbers)
+    return replace(found, silences=tuple(unstored))
+
+
+def _replay(engine: SchedulerEngine, stored: StoredEvent, silence: PolicySilenced | None) -> Sequence[PolicySilenced]:
+    """Let the engine handle an event as it did then; returns where the policy does not answer and did, or may have."""
+    silent_before = engine.state.silence
+    engine.questions.expect(silence)
+    apply_event(engine, stored.event)
+    engine.questions.expect(None)
+    if silence is not None:
+        # It was asked something else than to decide.
+        note_silence(engine.state, engine.policy, silence.words)
+    elif engine.state.silence not in ("", silent_before):
+        answers, words = engine.questions.answers, engine.state.silence
+        return (PolicySilenced(at_ms=0, sequence=stored.sequence, answers=answers, words=words),)
+    return ()
 
 
 def _restored(
@@ -142,10 +174,6 @@ def _restored(
     except (CodecError, KeyError):
         # The error itself may quote the record.
         raise damaged(place, f"the snapshot of event {sequence} is unreadable") from None
-    except PolicyError as error:
-        raise SettingsError(
-            f"{place} goes by a policy that is not to be had here: {error}; install it again"
-        ) from error
 
 
 def begin_incarnation(

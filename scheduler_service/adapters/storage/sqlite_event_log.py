@@ -12,7 +12,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from scheduler_service.adapters.storage.event_log import (
@@ -49,11 +49,13 @@ from scheduler_service.adapters.storage.stored_records import (
     newest_link,
     read_anchor,
     read_events,
+    read_silences,
     stored_state_id,
 )
 from scheduler_service.core.codec import encode_event
 from scheduler_service.core.engine_snapshot import Pace
 from scheduler_service.core.events import JobSubmitted
+from scheduler_service.core.policy_events import PolicySilenced
 from scheduler_service.errors import StateLockedError, StateUnwritableError
 
 LOCK_NAME = "scheduler.lock"
@@ -174,6 +176,10 @@ class SqliteEventLog:
     def read_from(self, sequence: int) -> Iterator[StoredEvent]:
         """Yield stored events; see `EventLog.read_from`."""
         return read_events(self._connection, self._path, sequence)
+
+    def silences_from(self, sequence: int) -> Mapping[int, PolicySilenced]:
+        """Return the silences of policies; see `EventLog.silences_from`."""
+        return read_silences(self._connection, self._path, sequence)
 
     def store_snapshot(self, snapshot: StoredSnapshot, *, retained_events: int) -> None:
         """Store the snapshot, drop old events in small transactions; see `EventLog.store_snapshot`."""

@@ -52,6 +52,11 @@ class StoredIdentity:
         self._path = path
         self._state_id = state_id
 
+    @property
+    def state_id(self) -> str:
+        """The id of the database."""
+        return self._state_id
+
     def begin_generation(self, *, next_fence: int, sequence: int) -> ClusterIdentity:
         """Note durably that a scheduler starts; before it nothing may be said to an agent.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from scheduler_service.adapters.storage.sqlite_faults import damaged, from_newer
 from scheduler_service.core.codec import decode_event
 from scheduler_service.core.errors import CodecError, UnsupportedVersionError
 from scheduler_service.core.events import Event
+from scheduler_service.core.policy_events import PolicySilenced
 from scheduler_service.errors import SettingsError
 
 # Raised with every change of the tables or of the encoding of events that an older program could not read.
@@ -215,6 +216,23 @@ def read_events(connection: sqlite3.Connection, path: Path, sequence: int) -> It
             event = _decoded(path, found, body)
             chain.check(found, at_ms, body, link)
             yield StoredEvent(sequence=found, event=event)
+
+
+def read_silences(connection: sqlite3.Connection, path: Path, sequence: int) -> Mapping[int, PolicySilenced]:
+    """Return the silences of policies among the events from a sequence on, without decoding the others.
+
+    Raises:
+        StateDamagedError: The log, or one of them, is unreadable.
+    """
+    with reading(path):
+        rows = connection.execute(
+            "SELECT sequence, CAST(body AS BLOB) FROM events"
+            " WHERE sequence >= ? AND instr(CAST(body AS BLOB), CAST(? AS BLOB))",
+            (sequence, PolicySilenced.__name__),
+        ).fetchall()
+    # Others may quote the name.
+    events = (_decoded(path, found, body) for found, body in rows)
+    return {event.sequence: event for event in events if isinstance(event, PolicySilenced)}
 
 
 class _ReadChain:

@@ -8,7 +8,7 @@ from numbers import Real
 
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.commands import LaunchJob, PauseJob, PrepareJob, ResumeJob, StopJob
-from scheduler_service.core.errors import POLICY_FAULTS
+from scheduler_service.core.errors import POLICY_FAULTS, PolicySilentError
 from scheduler_service.core.event_effects import EventEffects, PutOff
 from scheduler_service.core.events import Event, JobProgressed, JobStarted, TimerFired
 from scheduler_service.core.planning.policy_answer import note_failed
@@ -139,12 +139,8 @@ def _does(
 def heeds_some_report(policy: Policy) -> bool:
     """Return whether a report may be a fact to a policy, however much a job has lost."""
     heeds_report = getattr(policy, "heeds_report", None)
-    return heeds_report is None or _heeds(heeds_report, lost_ratio=1.0)
-
-
-def _heeds(heeds_report: Callable[..., object], lost_ratio: float) -> bool:
     try:
-        return bool(heeds_report(lost_ratio=lost_ratio))
+        return heeds_report is None or bool(heeds_report(lost_ratio=1.0))
     except POLICY_FAULTS:  # a policy that cannot say it is asked
         return True
 
@@ -168,4 +164,13 @@ def _is_unheeded(policy: Policy, event: Event | None, step: EventEffects, state:
         return False
     if step.commands and any(isinstance(order, _ORDERS) for order in step.commands):
         return False
-    return not _heeds(heeds_report, lost_ratio=state.lost_ratios.get(event.job_id, 0.0))
+    try:
+        return not heeds_report(lost_ratio=state.lost_ratios.get(event.job_id, 0.0))
+    except POLICY_FAULTS as error:  # a policy that cannot say it is asked
+        if isinstance(error, PolicySilentError):
+            note_failed(state, policy, error)
+        return False
+
+
+ASKING = (_look_ms.__code__, _does.__code__, _is_unheeded.__code__)
+"""The code that asks a policy something else than to decide."""

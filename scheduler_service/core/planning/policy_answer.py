@@ -9,7 +9,7 @@ from traceback import walk_tb
 
 from scheduler_service.core.cluster_view.view import Policy, SchedulingView
 from scheduler_service.core.decisions import Decision, HoldMany, Placement, Reshape, Start
-from scheduler_service.core.errors import POLICY_FAULTS
+from scheduler_service.core.errors import POLICY_FAULTS, PolicySilentError
 from scheduler_service.core.jobs.job_records import RejectedDecision, with_history
 from scheduler_service.core.reasons.reason_texts import describe_reason
 from scheduler_service.core.records import Assignment, Reason
@@ -59,8 +59,12 @@ def describe_fault(policy: Policy, error: BaseException) -> str:
 
 
 def note_failed(state: ClusterState, policy: Policy, error: BaseException) -> None:
-    """Keep what a policy has raised."""
-    note_refused(state, "", Reason(code="POLICY_FAILED"), describe_fault(policy, error))
+    """Keep what a policy has raised; one that does not answer is not asked again until one is chosen."""
+    if isinstance(error, PolicySilentError):
+        state.silence = str(error)
+        note_refused(state, "", Reason(code="POLICY_SILENT"), state.silence)
+    else:
+        note_refused(state, "", Reason(code="POLICY_FAILED"), describe_fault(policy, error))
 
 
 def _place(policy: Policy, error: BaseException) -> str:

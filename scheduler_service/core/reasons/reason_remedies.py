@@ -36,6 +36,7 @@ REMEDIES: Mapping[str, str] = {
     "RESTORED": "The end of that time.",
     "FORMER_ATTEMPT_RUNS": "The node's word that it has ended; if the node is gone for good: `cotenant nodes forget`.",
     "POLICY_FAILED": "Another policy: `cotenant policies use NAME`.",
+    "POLICY_SILENT": "Another policy, or the same one anew: `cotenant policies use NAME`.",
     "HELD": "`cotenant release JOB`.",
     "AFTER": "The end of these jobs.",
     "ARRAY_LIMIT": "The end of an earlier task.",

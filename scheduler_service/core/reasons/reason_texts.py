@@ -23,6 +23,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "LAUNCH_REFUSED": "The node agent refused to start the job (refusal {refusals}); it is tried again later.",
     "POLICY_FAILED": "The policy raised an error and decided nothing; choose another policy and report the error "
     "that the scheduler logged.",
+    "POLICY_SILENT": "The policy did not answer in time and is not asked any more: what runs goes on, and nothing more "
+    "starts until a policy is chosen.",
     "NO_DECISION": "The policy returned no decision about the job; this is a bug of the policy.",
     # held by what was asked of the queue
     "HELD": "The job is held until its owner releases it: `cotenant release`.",

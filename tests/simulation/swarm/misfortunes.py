@@ -149,10 +149,16 @@ class Misfortunes:
         if world.standstills.random() < 0.4:
             machines = [world.schedulers[0].machine, *(other.machine for other in world.nodes)]
         machines = [machine for machine in machines if not machine.is_held]
-        for machine in machines:
-            machine.stand_still()
+        self._hold(machines)
         longest_s = world.standstills.choice(_STANDSTILLS_S)
         world.later(world.standstills.uniform(_STANDSTILLS_S[0], longest_s), lambda: self._go_on(machines))
+
+    def _hold(self, machines: Sequence[Machine]) -> None:
+        for machine in machines:
+            for process in machine.living():
+                if isinstance(process, ShimProcess):
+                    process.note_standstill()
+            machine.stand_still()
 
     def _go_on(self, machines: Sequence[Machine]) -> None:
         for machine in machines:

@@ -94,6 +94,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (shim, "sys", shim_process.ShimArguments()),
         (shim, "signal", shim_process.ShimSignals()),
         *((module, "start_ticks", shim_process.start_ticks) for module in (shim, job_hold)),
+        (shim, "boot_ms", shim_process.boot_ms),
         (shim, "control_process", lambda *_: None),
         (shim, "AttemptSupervisor", shim_process.SimulatedSupervisor),
         (shim, "JobProcesses", shim_process.SimulatedJobProcesses),

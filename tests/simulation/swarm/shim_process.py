@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+from cotenant_agent import system_clock
 from cotenant_agent.keeper import shim as shim_module
 from tests.simulation.swarm.job_process import JobProcess
 from tests.simulation.swarm.machine import Machine, MachineProcess, read_record, stamp
@@ -33,6 +34,8 @@ class ShimProcess(MachineProcess):
         self.jobs: list[JobProcess] = []
         self.ended: list[tuple[int, int]] = []
         self.descriptors: list[int] = []
+        self.stood_since_ms = 0
+        """When it began to stand still within a look that goes on now; 0 = it did not."""
         self._due_s = -1.0
         self.at_death.append(self._end)
 
@@ -74,6 +77,12 @@ class ShimProcess(MachineProcess):
         assert supervisor is not None
         if not supervisor.take_turn():
             self._look_in(self._next_look_s(supervisor))
+
+    def note_standstill(self) -> None:
+        """It will stand still now; one of three that run is looking just then, and goes on with that look."""
+        if self.supervisor is not None and not self.is_frozen and self.pid % 3 == 0:
+            self.stood_since_ms = self.machine.boot_ns() // 1_000_000
+            self.later(0.0, self.look)
 
     def child_ended(self, pid: int, status: int) -> None:
         """The kernel's word to the parent."""
@@ -369,6 +378,13 @@ class ShimSignals:
 
     def signal(self, number: int, action: Any) -> None:
         """The test keeps its handlers."""
+
+
+def boot_ms() -> int:
+    """In the place of the shim's clock: a look that stood still has read it before."""
+    shim = _shim()
+    read_ms, shim.stood_since_ms = shim.stood_since_ms, 0
+    return read_ms or system_clock.boot_ms()
 
 
 def start_ticks(pid: int) -> int:

@@ -25,7 +25,7 @@ FIRST_SEEDS = {
     "late_hello_believed": 511_188,
     "lease_renewed_by_a_dead_session": 2,
     "rank_end_ignored": 27,
-    "silent_ranks_unnoticed": 82,
+    "silent_ranks_unnoticed": 71,
     "ended_part_unnoticed": 71,
     "lost_part_ends_no_other": 9,
     "gang_free_with_its_first_end": 3,

@@ -29,6 +29,7 @@ from tests.simulation.swarm.faults import (
 from tests.simulation.swarm.job_process import JobProcess
 from tests.simulation.swarm.product_patches import simulated_machines
 from tests.simulation.swarm.run_report import RunReport
+from tests.simulation.swarm.shim_process import ShimProcess
 from tests.simulation.swarm.world import World, run_seed
 
 SEEDS = (*range(200), 603)
@@ -109,6 +110,27 @@ def test_jobs_are_not_fenced_where_their_scheduler_has_slept_with_their_machine(
     # The others lay awake, and could not know whether their scheduler still counted on them.
     assert fenced
     assert "n0" not in fenced
+
+
+def test_jobs_go_on_whose_shims_were_looking_when_everything_stood_still(tmp_path: Path) -> None:
+    with simulated_machines():
+        world = World(0, tmp_path, is_told=True)
+        world.faults = SwarmFaults()
+        node, head = world.nodes[0].machine, world.schedulers[0].machine
+        node.kernel = head
+        machines = [head, *(other.machine for other in world.nodes)]
+        looking: list[str] = []
+
+        def stand_still() -> None:
+            world.misfortunes._hold(machines)
+            shims = [process for process in node.living() if isinstance(process, ShimProcess)]
+            looking.extend(shim.name.removeprefix("shim ") for shim in shims if shim.stood_since_ms)
+            world.later(25.0, lambda: world.misfortunes._go_on(machines))
+
+        world.later(10.0, stand_still)
+        assert world.run().violations == ()
+    assert looking
+    assert not [line for line in world.story or () if "attempt_exited" in line and '"fenced"' in line]
 
 
 def test_a_seed_leaves_nothing_open() -> None:

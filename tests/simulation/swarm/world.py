@@ -36,7 +36,7 @@ from tests.simulation.swarm.users import Users
 from tests.simulation.swarm.virtual_time import KilledError, SimulatedProcess, StuckError, VirtualLoop, current
 from tests.simulation.swarm.witness import Witness
 
-POLICIES = ("fifo", "horus", "sjf_sharing", "restless", "pausing", "srtf")
+POLICIES = ("fifo", "horus", "sjf_bsbf", "restless", "pausing", "srtf")
 _PARTS_END_RATIO = 0.1
 """Of the worlds with gangs across nodes those with many, whose parts often end with 0 in the middle."""
 _PART_ENDS_RATIO = 0.5

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant_agent.isolation import cgroups
 from cotenant_agent.isolation.cgroups import ControlGroups, detect, name_agent
 
 
@@ -116,6 +117,19 @@ def test_the_real_group_kills_processes_that_left_every_session() -> None:
         groups.remove("job.1")
         groups.remove_parents()
     assert not groups.unified.exists()
+
+
+def test_what_stands_still_in_a_group_is_killed_before_it_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = ControlGroups(freezer=tmp_path / "freezer")
+    groups.create("job.1")
+    (tmp_path / "freezer" / "job.1" / "freezer.state").touch()
+    done: list[str] = []
+    monkeypatch.setattr(cgroups, "_kill_members", lambda procs_file, sweeps=50: done.append(f"kill {sweeps}"))
+    monkeypatch.setattr(cgroups, "try_write", lambda path, words: done.append(words))
+    groups.clear("job.1")
+    assert done == ["kill 1", "THAWED", "kill 50"]
 
 
 def test_what_is_left_in_a_group_is_killed_in_every_version_and_others_are_not(tmp_path: Path) -> None:

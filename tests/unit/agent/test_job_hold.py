@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -114,10 +114,15 @@ class Members:
     def __init__(self, *, is_within: bool = True) -> None:
         self.is_within = is_within
         self.asked: list[tuple[str, Collection[int]]] = []
+        self.killed: list[tuple[str, str]] = []
+        self.state_when_killed: Callable[[], str] = str
 
     def are_within(self, members_file: str, groups: Collection[int]) -> bool:
         self.asked.append((members_file, groups))
         return self.is_within
+
+    def kill_members(self, members_file: str) -> None:
+        self.killed.append((self.state_when_killed(), members_file))
 
 
 def hold_of(leader: int, freeze_file: str = "", **facts: bool) -> tuple[JobHold, Members]:
@@ -161,13 +166,30 @@ def test_a_control_group_that_is_gone_holds_nothing(recorder: Recorder, leader: 
     assert hold_of(leader, str(tmp_path / "gone" / "cgroup.freeze"))[0].release()
 
 
-def test_a_freezer_of_version_1_is_not_used(recorder: Recorder, leader: int, tmp_path: Path) -> None:
+def test_a_freezer_of_version_1_is_used_too(recorder: Recorder, leader: int, tmp_path: Path) -> None:
     freeze_file = tmp_path / "freezer.state"
     freeze_file.write_text("THAWED")
-    hold, _ = hold_of(leader, str(freeze_file))
-    hold.hold(5_000)
+    hold, members = hold_of(leader, str(freeze_file))
+    assert hold.hold(5_000)
+    assert freeze_file.read_text() == "FROZEN"
+    assert members.asked == [(str(tmp_path / "cgroup.procs"), frozenset())]
+    assert hold.release()
     assert freeze_file.read_text() == "THAWED"
-    assert recorder.sent == [(leader, signal.SIGSTOP)]
+    assert recorder.sent == []
+
+
+@pytest.mark.parametrize(("name", "words"), [("freezer.state", "THAWED"), ("cgroup.freeze", "1")])
+def test_what_the_freezer_of_version_1_keeps_is_killed_before_it_is_let_go_to_die(
+    leader: int, tmp_path: Path, name: str, words: str
+) -> None:
+    freeze_file = tmp_path / name
+    freeze_file.touch()
+    hold, members = hold_of(leader, str(freeze_file))
+    hold.hold(5_000)
+    members.state_when_killed = freeze_file.read_text
+    hold.let_die()
+    killed = [("FROZEN", str(tmp_path / "cgroup.procs"))] if name == "freezer.state" else []
+    assert (members.killed, freeze_file.read_text()) == (killed, words)
 
 
 def test_a_job_with_a_process_elsewhere_is_not_held_whole(recorder: Recorder, leader: int) -> None:

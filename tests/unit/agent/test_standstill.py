@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from cotenant_agent.keeper import shim
+from cotenant_agent.keeper import deadline_watch, shim
 from cotenant_agent.keeper.deadline_watch import HELD_MS_MAX
+from cotenant_agent.keeper.kept_lease import KeptLease
 from cotenant_agent.keeper.shim_records import Records
 from cotenant_agent.keeper.standstill import STANDSTILL_MS
 
@@ -84,6 +86,21 @@ class StandstillBench:
         for self.now_ms in instants_ms:
             self.supervisor._supervise()
         return self.job.told
+
+    def stand_still_when_the_lease_is_read(
+        self, until_ms: int, monkeypatch: pytest.MonkeyPatch, *, awake: bool = True
+    ) -> None:
+        """A look reads it after its own clock, and where it is counted on the other clock, that after it."""
+        real = KeptLease.left_ms
+
+        def left_ms(lease: KeptLease, now_ms: int) -> int:
+            self.now_ms = max(self.now_ms, until_ms)
+            return real(lease, now_ms)
+
+        monkeypatch.setattr(KeptLease, "left_ms", left_ms)
+        monkeypatch.setattr(deadline_watch, "awake_ms", lambda: self.now_ms)
+        awake_ms = {"deadline_awake_ms": DEADLINE_MS} if awake else {}
+        self.write("lease.json", deadline_boot_ms=DEADLINE_MS, grace_ms=GRACE_MS, **awake_ms)
 
     @property
     def cause(self) -> str:
@@ -170,6 +187,52 @@ def test_a_job_that_cannot_be_held_whole_ends_as_at_the_end_of_any_lease(
 @pytest.mark.parametrize(("gap_ms", "told"), [(STANDSTILL_MS - 1, "stop"), (STANDSTILL_MS, "hold")])
 def test_only_a_keeper_that_stood_still_holds_its_job(bench: StandstillBench, gap_ms: int, told: str) -> None:
     assert bench.look(DEADLINE_MS - 1, DEADLINE_MS - 1 + gap_ms) == [told]
+
+
+@pytest.mark.parametrize("awake", [True, False])
+@pytest.mark.parametrize("woke_ms", [DEADLINE_MS, END_MS - 8_000, END_MS + 9_000])
+def test_a_standstill_that_begins_within_a_look_holds_the_job_too(
+    bench: StandstillBench, monkeypatch: pytest.MonkeyPatch, woke_ms: int, awake: bool
+) -> None:
+    bench.stand_still_when_the_lease_is_read(woke_ms, monkeypatch, awake=awake)
+    assert bench.look(DEADLINE_MS - 10_000) == ["hold"]
+    assert bench.interruptions() == 1
+    bench.write("lease.json", deadline_boot_ms=woke_ms + 30_000, grace_ms=GRACE_MS)
+    assert bench.look(woke_ms + 100, woke_ms + 200) == ["hold", "go on"]
+    assert bench.cause == ""
+
+
+@pytest.mark.parametrize("awake", [True, False])
+def test_a_job_that_cannot_be_held_ends_after_a_standstill_within_a_look_with_all_that_is_left_of_its_grace(
+    bench: StandstillBench, monkeypatch: pytest.MonkeyPatch, awake: bool
+) -> None:
+    bench.job.is_holdable = False
+    bench.stand_still_when_the_lease_is_read(DEADLINE_MS + 5_000, monkeypatch, awake=awake)
+    assert bench.look(DEADLINE_MS - 10_000) == ["hold", "go on", "stop"]
+    assert (bench.cause, bench.supervisor._kill_at_ms) == ("fenced", END_MS)
+
+
+def test_a_grace_that_is_over_after_a_standstill_within_a_look_ends_the_job_in_that_look(
+    bench: StandstillBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asked to stop before: what has stood still meanwhile makes no other step."""
+    bench.write("stop.json", cause="preempted", grace_ms=5_000)
+    assert bench.look(DEADLINE_MS - 30_000) == ["stop"]
+    bench.stand_still_when_the_lease_is_read(DEADLINE_MS - 10_000, monkeypatch)
+    monkeypatch.setattr(bench.supervisor._pauser, "look", lambda *_: setattr(bench, "now_ms", DEADLINE_MS - 10_000))
+    assert bench.look(DEADLINE_MS - 29_000)[1:] == ["kill"]
+
+
+def test_a_job_that_has_not_begun_does_not_begin_after_a_standstill_beyond_its_lease(
+    bench: StandstillBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.stand_still_when_the_lease_is_read(DEADLINE_MS, monkeypatch)
+    read, go = os.pipe()
+    bench.now_ms = DEADLINE_MS - 10_000
+    bench.supervisor._let_begin(go)
+    assert os.read(read, 1) == b""
+    os.close(read)
+    assert bench.cause == "fenced"
 
 
 def test_a_standstill_within_the_lease_is_none(bench: StandstillBench) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant_agent.isolation.cgroups import ControlGroups
 from cotenant_agent.isolation.isolation_means import find_namespace_obstacle
 from cotenant_agent.keeper.standstill import STANDSTILL_MS
 from cotenant_agent.system_clock import boot_ms
@@ -43,6 +44,7 @@ class StoppedJob:
         is_told: Its keepers learn of the lease while it lasts, as what watches a namespace does; else it is over when
             they see it, so that no test waits for it, and none that is slow is too late to stop them.
         is_shim_to_stay: It does not go on yet.
+        changes: Of the attempt's spec.
     """
 
     def __init__(
@@ -54,8 +56,9 @@ class StoppedJob:
         overdue_ms: int,
         is_told: bool = False,
         is_shim_to_stay: bool = False,
+        changes: dict[str, object] | None = None,
     ) -> None:
-        self.directory = bench.prepare(source)
+        self.directory = bench.prepare(source, changes=changes)
         self.shim = bench.start(self.directory)
         wait_until((self.directory / "state.json").exists, "the job runs")
         wait_until(lambda: self.counted() > 0, "the job counts")
@@ -96,14 +99,14 @@ class StoppedJob:
         time.sleep(0.3)
         return self.counted() == found
 
-    def counted_while_held(self) -> int:
-        """How far it is, when it has been looked at for a while; asserts that it stands still."""
-        wait_until(lambda: state_of(self.job_pid) == "T", "the job is held")
+    def counted_while_held(self, state: str = "T") -> int:
+        """How far it is, when it has been looked at for a while; asserts that it stands still, in such a state."""
+        wait_until(lambda: state_of(self.job_pid) == state, "the job is held")
         wait_until(self._is_copied, "what it has said by then is copied")
         found = self.counted()
         time.sleep(0.7)
         assert self.counted() == found
-        assert state_of(self.job_pid) == "T"
+        assert state_of(self.job_pid) == state
         assert not (self.directory / "exit.json").exists()
         return found
 
@@ -136,6 +139,43 @@ def test_a_job_with_a_process_in_a_session_of_its_own_ends_at_once(bench: Bench)
     assert (record["cause"], record["killed"]) == ("fenced", True)
 
 
+@pytest.fixture
+def frozen_by() -> Iterator[dict[str, object]]:
+    """What a spec says of a control group with the freezer of version 1."""
+    parent = Path("/sys/fs/cgroup/freezer") / f"cotenant-test-standstill-{os.getpid()}"
+    if not os.access(parent.parent, os.W_OK):
+        pytest.skip("this machine does not let the tests make a group of the freezer of version 1")
+    groups = ControlGroups(freezer=parent)
+    files = groups.create("job.1")
+    yield {"cgroup_procs_files": list(files.procs_files), "cgroup_freeze_file": files.freeze_file}
+    groups.clear("job.1")
+    groups.remove_parents()
+
+
+def test_the_freezer_of_version_1_holds_also_a_process_in_a_session_of_its_own(
+    frozen_by: dict[str, object], tmp_path: Path
+) -> None:
+    with running_shims(tmp_path) as bench:
+        source = COUNT_TWICE.format(words="apart")
+        job = StoppedJob(bench, source, grace_ms=1_000, overdue_ms=2_100, changes=frozen_by)
+        counted = job.counted_while_held("D")
+        job.renew(60_000, 20_000)
+        wait_until(lambda: job.counted() > counted, "the job goes on")
+        assert not (job.directory / "exit.json").exists()
+
+
+def test_whatever_the_freezer_of_version_1_holds_ends_without_another_step(
+    frozen_by: dict[str, object], tmp_path: Path
+) -> None:
+    with running_shims(tmp_path) as bench:
+        source = COUNT_TWICE.format(words="apart")
+        job = StoppedJob(bench, source, grace_ms=5_000, overdue_ms=5_500, changes=frozen_by)
+        counted = job.counted_while_held("D")
+        record = bench.stop(job.directory)
+        assert (record["cause"], record["return_code"], record["killed"]) == ("stopped", -signal.SIGKILL, True)
+        assert job.counted() == counted
+
+
 @pytest.mark.parametrize(("is_shim_to_stay", "grace_ms"), [(True, 1_000), (False, 4_000)])
 def test_what_watches_a_namespace_holds_all_of_it_and_nothing_outside(
     tmp_path: Path, is_shim_to_stay: bool, grace_ms: int
@@ -146,8 +186,14 @@ def test_what_watches_a_namespace_holds_all_of_it_and_nothing_outside(
     bystander = subprocess.Popen([sys.executable, "-S", "-c", "import time\ntime.sleep(600)"], start_new_session=True)
     try:
         with running_shims(tmp_path, with_namespaces=True) as bench:
-            terms = {"is_told": True, "is_shim_to_stay": is_shim_to_stay}
-            job = StoppedJob(bench, COUNT, grace_ms=grace_ms, overdue_ms=grace_ms + 1_500, **terms)
+            job = StoppedJob(
+                bench,
+                COUNT,
+                grace_ms=grace_ms,
+                overdue_ms=grace_ms + 1_500,
+                is_told=True,
+                is_shim_to_stay=is_shim_to_stay,
+            )
             counted = job.counted_while_held()
             assert state_of(bystander.pid) != "T"
             job.renew(60_000, 20_000)

@@ -43,6 +43,18 @@ def test_up_starts_its_agent_with_any_command(cotenant: CommandLine, monkeypatch
     assert [agent.any_command for agent in started[0].agents] == [True]
 
 
+@pytest.mark.parametrize("flags", [[], ["--replace-missing-policy"]])
+def test_up_lets_its_scheduler_replace_a_missing_policy_where_that_is_asked_for(
+    cotenant: CommandLine, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    started: list[LocalCluster] = []
+    monkeypatch.setattr("cotenant.cli.up_command._serve", started.append)
+    monkeypatch.setattr(LocalCluster, "target", lambda *_: "unix:there")
+    assert cotenant("up", "--predictor-port", "0", "--scheduler-port", "0", *flags).code == 0
+    arguments = started[0]._scheduler(0).arguments
+    assert [one for one in arguments if one == "--replace-missing-policy"] == flags
+
+
 def test_up_says_what_it_starts_why_that_takes_long_and_how_long_it_took(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

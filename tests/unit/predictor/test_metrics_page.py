@@ -50,13 +50,18 @@ def test_a_service_that_is_not_ready_says_why_and_lives(page: MetricsPage) -> No
         draining.stop()
 
 
-def test_a_state_that_nobody_can_look_at_in_time_is_no_answer_of_its_service() -> None:
+@pytest.mark.parametrize(
+    ("failure", "words"), [("", "the service does not answer"), ("a policy is late", "a policy is")]
+)
+def test_a_state_that_nobody_can_look_at_in_time_is_no_answer_of_its_service(failure: str, words: str) -> None:
     def look(call: Callable[[], object]) -> None:
         raise TimeoutError
 
-    page = MetricsPage("127.0.0.1:0", show=lambda: ("text/plain", b""), failure=str, look=look)
+    page = MetricsPage("127.0.0.1:0", show=lambda: ("text/plain", b""), failure=lambda: failure, look=look)
     try:
-        assert [page.answer(path)[0] for path in ("/metrics", "/healthz", "/readyz")] == [503] * 3
+        answers = [page.answer(path) for path in ("/metrics", "/healthz", "/readyz")]
+        assert [status for status, _, _ in answers] == [503] * 3
+        assert all(content.decode().startswith(words) for _, _, content in answers)
     finally:
         page.stop()
 

@@ -20,12 +20,13 @@ from scheduler_service.adapters.storage.event_log import AnsweredRequest, LogRec
 from scheduler_service.adapters.storage.recovery import JobNumbers, recover, snapshot_state
 from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.storage.state_backup import back_up, restore
+from scheduler_service.adapters.storage.stored_policies import StoredPolicies
 from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.commands.main import cli
 from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.errors import UnsupportedVersionError
-from scheduler_service.core.events import JobSubmitted, PolicyChosen
+from scheduler_service.core.errors import PolicyError, UnsupportedVersionError
+from scheduler_service.core.events import JobSubmitted, NodeJoined, PolicyChosen
 from scheduler_service.core.records import JobRequest
 from scheduler_service.errors import (
     RestoreRefusedError,
@@ -35,6 +36,7 @@ from scheduler_service.errors import (
     StateFromNewerVersionError,
     StateMissingError,
 )
+from tests.support.scheduling import node
 
 SECRET = "hunter2"
 JOBS = 60
@@ -226,9 +228,41 @@ def test_a_state_with_a_phase_or_an_event_of_a_newer_version_is_not_called_damag
             decode_event(encode_event(job(1).event) | change)
 
 
-def test_a_state_whose_policy_is_not_installed_any_more_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"no policy 'plugged'.*install it again"):
-        recovered(tmp_path / "state", lambda state: state.update(policy="plugged"))
+def missing(**facts: Any) -> tuple[StoredPolicies, SchedulerEngine]:
+    """The policies of a log that ends with the choice of one that cannot be made, and the engine that replayed it."""
+    stored = StoredPolicies(policy_registry.make_policy, **({"replacement": ""} | facts))
+    engine = SchedulerEngine(make_policy=stored.make, policy="fifo")
+    engine.handle(PolicyChosen(at_ms=1, policy="plugged"))
+    return stored, engine
+
+
+def test_a_state_whose_policy_is_not_installed_any_more_says_so() -> None:
+    stored, engine = missing()
+    with pytest.raises(SettingsError, match=r"no policy 'plugged'.*install it again, or start once with --replace"):
+        stored.check_replayed(engine.policy, "the log")
+
+
+def test_a_policy_that_is_not_installed_any_more_is_replaced_where_that_is_asked_for() -> None:
+    stored, engine = missing(replacement="fifo")
+    assert stored.check_replayed(engine.policy, "the log")
+    engine.handle(PolicyChosen(at_ms=2, policy="fifo"))
+    assert not stored.check_replayed(engine.policy, "the log")
+
+
+def test_what_a_missing_policy_has_decided_is_not_guessed_whatever_is_in_force_later() -> None:
+    stored, engine = missing(replacement="fifo")
+    engine.handle(NodeJoined(at_ms=2, node=node("n0", 1)))
+    engine.handle(JobSubmitted(at_ms=3, request=JobRequest(job_id="job-1")))
+    engine.handle(PolicyChosen(at_ms=4, policy="fifo"))
+    with pytest.raises(SettingsError, match=r"no policy 'plugged'.*install it again for one start"):
+        stored.check_replayed(engine.policy, "the log")
+
+
+def test_a_scheduler_that_serves_refuses_what_cannot_be_made() -> None:
+    stored, engine = missing()
+    stored.end_replay()
+    with pytest.raises(PolicyError):
+        engine.handle(PolicyChosen(at_ms=2, policy="plugged"))
 
 
 def test_a_snapshot_that_lacks_what_every_version_wrote_is_damaged(tmp_path: Path) -> None:

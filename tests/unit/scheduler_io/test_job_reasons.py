@@ -148,6 +148,7 @@ def test_what_only_operators_can_do_names_them_to_others_and_nothing_else_does()
         "FAIR_SHARE",
         "FORMER_ATTEMPT_RUNS",
         "POLICY_FAILED",
+        "POLICY_SILENT",
         "QUOTA",
         "QUOTA_TOO_SMALL",
         "TENANT_CLOSED",

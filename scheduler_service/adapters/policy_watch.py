@@ -1,0 +1,176 @@
+"""Stops a policy that does not answer: a second thread sees it, and lets the first one raise where the policy is.
+
+It looks, a few times in the time that a policy has, where the thread of the engine is. The same call of a policy seen
+again and again stands for the time between the looks, so that a machine that stood still or a busy one counts little. A
+signal then raises `PolicySilentError` among the policy's own lines: never within those of the engine, whose indexes it
+would leave half changed. What waits (sleep, a lock, a socket) is interrupted too. Machine code that does not come back
+is not: it is named, on /readyz and in the log, and marked, so that the next start does not ask it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+
+from scheduler_service.adapters.storage.silence_marker import SilenceMarker
+from scheduler_service.core import engine as engine_module
+from scheduler_service.core.commands import Command
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.errors import PolicySilentError
+from scheduler_service.core.event_handling.next_looks import ASKING
+from scheduler_service.core.events import Event
+from scheduler_service.core.planning.policy_answer import answer_of
+from scheduler_service.core.policy_events import PolicySilenced
+
+_log = logging.getLogger(__name__)
+
+_SIGNAL = signal.SIGUSR2
+_LOOKS = 10
+"""In the time that a policy has to answer."""
+_LATE_LOOK_S = 0.05
+"""Between two tries to stop it: the engine's own lines may be most of what it does."""
+_TOLD_S = 30.0
+"""Of tries, after which the log says that they are in vain."""
+REPLAY_FACTOR = 6
+"""A replay waits so many times as long: what was answered in time then is to be answered again."""
+_DOORS = frozenset({answer_of.__code__, *ASKING})
+"""Where the engine calls the policy."""
+_CORE = str(Path(engine_module.__file__).parent)
+
+
+class PolicyWatch:
+    """Watches the thread in which it is made, and which runs the engine.
+
+    Args:
+        name: Returns the name of the policy in force.
+        deadline_s: How long it may take to answer.
+        mark: Notes, in the thread of the watch, that a policy is late with an answer to the engine; in words.
+        doors: Further code than the engine's that calls policies, and expects what they may raise.
+
+    Attributes:
+        is_replaying: Stored events are handled.
+        overdue: What a policy is late with, in words; empty = nothing.
+    """
+
+    def __init__(
+        self,
+        name: Callable[[], str],
+        *,
+        deadline_s: float,
+        mark: Callable[[str], None] = lambda _: None,
+        doors: Iterable[CodeType] = (),
+    ) -> None:
+        self._name, self._mark = name, mark
+        self._doors = _DOORS | set(doors)
+        self._deadline_s = deadline_s
+        self._thread_id = threading.get_ident()
+        self._ending = threading.Event()
+        self._call: FrameType | None = None
+        self._waited_s = 0.0
+        self._is_told = False
+        self.is_replaying = False
+        self.overdue = ""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Watch, from the main thread of the process: only there a signal raises."""
+        before = signal.signal(_SIGNAL, self._interrupt)
+        watcher = threading.Thread(target=self._watch, name="policy-watch", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            self._ending.set()
+            watcher.join()
+            signal.signal(_SIGNAL, before)
+
+    def _watch(self) -> None:
+        pause_s = self._deadline_s / _LOOKS
+        while not self._ending.wait(pause_s):
+            pause_s = min(_LATE_LOOK_S, pause_s) if self._is_late(pause_s) else self._deadline_s / _LOOKS
+
+    def _is_late(self, pause_s: float) -> bool:
+        """Look, after a pause, whether the policy is at the same call; one that is late is signalled."""
+        call = sys._current_frames().get(self._thread_id)
+        while call is not None and call.f_code not in self._doors:
+            call = call.f_back
+        self._waited_s = self._waited_s + pause_s if call is not None and call is self._call else 0.0
+        self._call = call
+        allowed_s = self._deadline_s * (REPLAY_FACTOR if self.is_replaying else 1)
+        if self._waited_s < allowed_s:
+            self.overdue, self._is_told = "", False
+            return False
+        if not self.overdue and call is not None and call.f_code in _DOORS:
+            # Before the signal, after which it may be too late to say so.
+            self._mark(self._words())
+        self.overdue = (
+            f"policy {self._name()} has not answered for {self._waited_s:.0f} s; if that lasts, kill the scheduler and "
+            "start it again: then that policy is not asked any more"
+        )
+        if self._waited_s > allowed_s + _TOLD_S and not self._is_told:
+            self._is_told = True
+            _log.error("policy_not_stopped", extra={"policy": self._name(), "waited_s": round(self._waited_s)})
+        signal.pthread_kill(self._thread_id, _SIGNAL)
+        return True
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Raise in the watched call, but for where the engine's own lines run within it."""
+        while frame is not None and frame.f_code not in self._doors:
+            if frame.f_code.co_filename.startswith(_CORE):
+                return
+            frame = frame.f_back
+        if frame is not None and frame is self._call and self.overdue:
+            self._call, self.overdue = None, ""
+            raise PolicySilentError(self._words())
+
+    def _words(self) -> str:
+        return (
+            f"policy {self._name()} did not answer in {self._waited_s:.0f} s and is not asked any more; choose "
+            "another one, or the same one anew: `cotenant policies use NAME`"
+        )
+
+
+class SilenceRecord:
+    """Stores that a policy was silent upon an event, for the replay.
+
+    Args:
+        engine: Whose events are observed.
+        sequence: Returns that of the newest one.
+        note: Takes the fact.
+        marker: Says upon which event the policy is late.
+    """
+
+    def __init__(
+        self,
+        engine: SchedulerEngine,
+        sequence: Callable[[], int],
+        note: Callable[[Event], None],
+        marker: SilenceMarker | None = None,
+    ) -> None:
+        self._engine, self._sequence, self._note, self._marker = engine, sequence, note, marker
+        self._known = engine.state.silence
+        self._expect_next()
+
+    def event_handled(self, event: Event, commands: Sequence[Command], *, duration_ns: int) -> None:
+        """Hand the fact in, once per silence; called before anything follows from the event."""
+        silence = self._engine.state.silence
+        if self._marker is not None and not silence:
+            self._marker.unmark()
+        self._expect_next()
+        if silence and not self._known:
+            answers = self._engine.questions.answers
+            self._note(PolicySilenced(at_ms=0, sequence=self._sequence(), answers=answers, words=silence))
+        self._known = silence
+
+    def _expect_next(self) -> None:
+        if self._marker is not None:
+            self._marker.begin(self._sequence() + 1)
+
+    def batch_handled(self) -> None:
+        """Do nothing: the fact is handed in at once."""

@@ -1,0 +1,66 @@
+"""A policy that does not answer in time is not asked again until one is chosen: it would not answer then either.
+
+How long it may take is the concern of whoever runs the engine, and raises `PolicySilentError` where it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from scheduler_service.core.cluster_view.view import Policy, SchedulingView
+from scheduler_service.core.decisions import Decision, HoldMany
+from scheduler_service.core.errors import PolicySilentError
+from scheduler_service.core.planning.policy_answer import decisions_of, note_failed
+from scheduler_service.core.policy_events import PolicySilenced
+from scheduler_service.core.records import Reason
+from scheduler_service.core.state import ClusterState
+
+SILENT = Reason(code="POLICY_SILENT")
+
+
+class SilentPolicy:
+    """In the place of one that is not asked any more: what runs goes on, what waits waits."""
+
+    decides_only_waiting: ClassVar[bool] = True
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return that every job waits."""
+        return (HoldMany(job_ids=tuple(job.request.job_id for job in view.pending), reason=SILENT),)
+
+
+class PolicyQuestions:
+    """Asks an engine's policy to decide, and counts its answers.
+
+    Attributes:
+        answers: Upon the event that is handled, or was handled last.
+    """
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self._silence: PolicySilenced | None = None
+
+    def expect(self, silence: PolicySilenced | None) -> None:
+        """Let the policy not answer upon the next event as it did not then, without asking it; None = it may."""
+        self._silence = silence
+
+    def ask(self, policy: Policy, view: SchedulingView) -> Sequence[Decision]:
+        """Ask a policy, and return its decisions; raises what `decisions_of` raises."""
+        if isinstance(policy, SilentPolicy):
+            return policy.decide(view)
+        if self._silence is not None and self.answers == self._silence.answers:
+            raise PolicySilentError(self._silence.words)
+        decisions = decisions_of(policy, view)
+        self.answers += 1
+        return decisions
+
+
+def asked_of(policy: Policy, state: ClusterState) -> Policy:
+    """Return whom to ask: the policy, unless it is silent."""
+    return policy if not state.silence else SilentPolicy()
+
+
+def note_silence(state: ClusterState, policy: Policy, words: str) -> None:
+    """Let a policy be silent from now on, where it is not."""
+    if not state.silence:
+        note_failed(state, policy, PolicySilentError(words))
