@@ -10,6 +10,9 @@ from cotenant.capture.reasons import name_networks
 from cotenant.counted_nouns import agreed
 from cotenant.quantities import format_count
 
+FULL = ("fp32", "tf32")
+"""Precisions that are not mixed."""
+
 
 def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
     """Returns what is not as it looks, most important first.
@@ -186,6 +189,11 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
             result["cuda_asked"],
             "the script asks whether there is a GPU: what it decides by that was seen as "
             + ("with one, for it ends where there is none" if result["has_gpu"] else "without one"),
+        ),
+        (
+            result["switched_off"] and result["cuda_asked"] and not result["has_gpu"] and result["precision"] in FULL,
+            "mixed precision was switched off (enabled=False), as scripts do where there is no GPU: if it is on with "
+            "one, state it with --precision fp16 or bf16",
         ),
         (
             wait_ms > 0,

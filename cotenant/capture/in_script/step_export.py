@@ -149,6 +149,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "optimizer_class": class_name,
         "optimizers": len(optimizers),
         "precision": _precision(torch, recorder.requested, list(covered.values())),
+        "switched_off": recorder.requested.switched_off,
         "is_double": any(each.dtype is torch.float64 for each in covered.values()),
         "cuda_named": recorder.requested.cuda_named,
         "cuda_asked": recorder.requested.cuda_asked,

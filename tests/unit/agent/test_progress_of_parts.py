@@ -81,7 +81,9 @@ def test_a_stage_that_did_not_end_makes_no_stated_steps(tmp_path: Path) -> None:
 def test_two_bars_side_by_side_are_no_stages(tmp_path: Path, is_read_on: bool) -> None:
     # A generator and its critic: thirty steps of each, not thirty and then thirty more.
     log = tmp_path / "out.log"
-    log.write_text("".join(f"[{name}] step {step}/30 bce 0.3\n" for step in range(5, 31, 5) for name in ("gen", "critic")))
+    log.write_text(
+        "".join(f"[{name}] step {step}/30 bce 0.3\n" for step in range(5, 31, 5) for name in ("gen", "critic"))
+    )
     reading = LogProgress(log, "", None, 60)
     reading.read_to_end(1)
     if is_read_on:

@@ -67,6 +67,7 @@ RESULT: dict[str, Any] = {
     "loaded_batches": 0,
     "networks": ["Net"],
     "cuda_asked": False,
+    "switched_off": False,
     "has_gpu": False,
     "masks_by_code": False,
     "growing_lengths": "",
@@ -380,3 +381,14 @@ def test_calls_that_no_step_is_predicted_with_are_told_with_their_number(name: s
     [note] = captured_notes.notes_of({**RESULT, name: count}, 0.0)
     assert f" {count} {'time' if count == 1 else 'times'} " in note
     assert "longer than predicted" in note
+
+
+@pytest.mark.parametrize(
+    ("found", "is_told"),
+    [({}, True), ({"precision": "bf16"}, False), ({"has_gpu": True}, False), ({"cuda_asked": False}, False)],
+)
+def test_mixed_precision_that_is_off_without_a_gpu_is_told_with_the_flag_that_states_it(
+    found: dict[str, Any], is_told: bool
+) -> None:
+    told = captured_notes.notes_of({**RESULT, "switched_off": True, "cuda_asked": True, **found}, 0.0)
+    assert any("--precision fp16" in note for note in told) is is_told

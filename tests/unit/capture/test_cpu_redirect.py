@@ -16,6 +16,8 @@ from cotenant.capture.in_script.cpu_redirect import (
     _device_mode,
     _make_for_the_cpu,
     _quieten_cuda,
+    _watch_autocast,
+    _watch_scaler,
 )
 
 WAYS: dict[str, Callable[[], Tensor]] = {
@@ -158,3 +160,33 @@ def test_an_optimizer_that_a_cuda_graph_is_to_record_steps_on_the_cpu(has_own_gr
     own_step: Any = type(optimizer).step
     own_step.__wrapped__(optimizer)
     assert not any(group["capturable"] for group in optimizer.param_groups)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Requested:
+    autocast = torch.amp.autocast_mode.autocast
+    for owner, name in ((autocast, "__init__"), (autocast, "__enter__"), (torch.amp.GradScaler, "__init__")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    requested = Requested()
+    _watch_autocast(torch, requested)
+    _watch_scaler(torch, requested)
+    return requested
+
+
+OF_CHECKPOINTS = {"__name__": "torch.utils.checkpoint", "autocast": torch.autocast}
+OFF: dict[str, tuple[Callable[[], Any], bool]] = {
+    "a region": (lambda: torch.autocast("cuda", enabled=False), True),
+    "a region by its old name": (lambda: CUDA.amp.autocast(False), True),
+    "a scaler": (lambda: CUDA.amp.GradScaler(enabled=False), True),
+    "a region that is on": (lambda: torch.autocast("cuda"), False),
+    "a region of the CPU": (lambda: torch.autocast("cpu", enabled=False), False),
+    "one of torch's own": (eval("lambda: autocast('cuda', enabled=False)", OF_CHECKPOINTS), False),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*amp:FutureWarning", "ignore:.*CUDA is not available")
+@pytest.mark.parametrize("way", OFF)
+def test_mixed_precision_that_the_script_switches_off_is_noted(way: str, watched: Requested) -> None:
+    make, is_noted = OFF[way]
+    make()
+    assert watched.switched_off is is_noted

@@ -38,6 +38,17 @@ class Images(Rows):
         return torch.stack([self.head(image) for image in images])
 
 
+class Records(Images):
+    """The same, each image in a record beside what is known of it, as Detectron2 and its kin take a batch."""
+
+    def forward(self, records: Sequence[dict[str, Any]]) -> Tensor:  # type: ignore[override]
+        return super().forward([record["image"] for record in records])
+
+
+def record() -> dict[str, Any]:
+    return {"image": torch.rand(3, 2, _WIDTH), "boxes": torch.rand(7, 4), "height": 2}
+
+
 def sample() -> Tensor:
     return torch.rand(1, _WIDTH)
 
@@ -49,8 +60,9 @@ def sample() -> Tensor:
         (Rows(), [(sample(),), (sample(),), (sample(),)], 3, 0, 1),
         (Rows(), [(torch.rand(5, 2), torch.rand(6, _WIDTH))], 6, 6, 1),
         (Images(), [([torch.rand(3, 2, _WIDTH) for _ in range(5)],)], 5, 5, 3 * 2),
+        (Records(), [([record() for _ in range(5)],)], 5, 5, 3 * 2),
     ],
-    ids=["a batch", "samples one by one", "a table before the batch", "images in a list"],
+    ids=["a batch", "samples one by one", "a table before the batch", "images in a list", "images in records"],
 )
 def test_a_graph_of_one_batch_is_read_as_of_that_batch(  # noqa: PLR0917
     network: nn.Module, calls: list[tuple[Any, ...]], samples: int, unseen: int, rows: int, tmp_path: Path
