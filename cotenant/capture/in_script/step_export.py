@@ -354,11 +354,13 @@ def _without_loss(calls: list[Call]) -> list[tuple[list[Call], list[str]]]:
 
 def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
     shapes = _dynamic_shapes(torch, module, args, kwargs, batch) if batch is not None else None
-    exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    # Until 2.8 the compiler does it unless told not to, and that is switched off in a capture.
+    export = functools.partial(torch.export.export, module, args, kwargs, dynamic_shapes=shapes, strict=False)
+    exported = export()
     if not _leaves_gradients_off(exported):
         return exported
     with torch.no_grad():
-        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+        return export()
 
 
 def _dynamic_shapes(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:

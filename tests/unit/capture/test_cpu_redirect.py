@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from cotenant.capture.in_script.absent_gpu import Event, Ignored, _register_kinds
 from cotenant.capture.in_script.cpu_redirect import (
     QUIET_CUDA_CALLS,
     ZERO_CUDA_CALLS,
@@ -105,6 +108,14 @@ def test_streams_events_and_marks_of_a_gpu_do_nothing_where_there_is_none(withou
         end.record(CUDA.current_stream())
         assert 2 / begin.elapsed_time(end) > 0
     assert not without_gpu.cuda_asked
+
+
+def test_stand_ins_are_events_and_streams_for_an_older_torch_whose_compiler_insists_on_it() -> None:
+    # Until 2.4 the first optimizer imports the compiler, which checks both.
+    kinds = SimpleNamespace(_EventBase=type("_EventBase", (ABC,), {}), _StreamBase=type("_StreamBase", (ABC,), {}))
+    _register_kinds(SimpleNamespace(_streambase=kinds))
+    assert (issubclass(Event, kinds._EventBase), issubclass(Ignored, kinds._StreamBase)) == (True, True)
+    _register_kinds(SimpleNamespace())
 
 
 def test_a_script_that_asks_a_gpu_for_its_facts_gets_some_and_is_noted(without_gpu: Requested) -> None:
