@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotenant.capture.in_script.step_window import IN_A_LIST
@@ -28,7 +28,9 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         ),
         (
             result["is_batch_fixed"],
-            _fixed_batch_text(result["batch_fixed_at"], is_list=result["batch_dimension"] == IN_A_LIST),
+            _fixed_batch_text(
+                result["batch_fixed_at"], result["read_numbers"], is_list=result["batch_dimension"] == IN_A_LIST
+            ),
         ),
         (
             result["single_samples"] > 1,
@@ -39,6 +41,11 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
             bool(result["loaded_batch_size"]),
             f"a batch is {result['micro_batch_size']} rows of the network's inputs, where the loader's batches have "
             f"{result['loaded_batch_size']} samples: --batch-size counts rows here",
+        ),
+        (
+            bool(result["indexed_samples"]) and not result["loaded_batch_size"],
+            f"a batch is {result['micro_batch_size']} rows of the network's inputs, which an index tells to belong to "
+            f"{result['indexed_samples']} samples (nodes to graphs): --batch-size counts rows here",
         ),
         (
             bool(result["frozen_parameters"]),
@@ -122,8 +129,13 @@ def _notes_of_what_is_kept(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
     ]
 
 
-def _fixed_batch_text(place: str, *, is_list: bool) -> str:
+def _fixed_batch_text(place: str, read_numbers: Sequence[str], *, is_list: bool) -> str:
     inferred = "predictions for other batch sizes are inferred from it and say so (FIXED_BATCH)"
+    if read_numbers:
+        return (
+            f"the network reads numbers off its inputs ({', '.join(read_numbers)}): they are taken as they were in the "
+            f"last step seen, in a graph of this batch size only: {inferred}"
+        )
     if is_list:
         return (
             f"the network takes its images in a list, of which no export leaves the length open: {inferred}; for "

@@ -10,8 +10,10 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, Final
 
+from cotenant.capture.in_script.step_export import OLDEST_TORCH
 from cotenant.capture.script_run import NO_PROGRAM_STATUS, USAGE_STATUS, ScriptOutcome, ScriptPlan
 from cotenant.client_errors import CotenantError
+from cotenant.ignored_exceptions import without_ignored
 from cotenant.missing_input import asked_for_input, lacks_arguments
 from cotenant.missing_variable import missing_variable
 from cotenant.program_lookup import NOTEBOOK, as_script, misread, script_of
@@ -169,7 +171,7 @@ def _folder_with_file(plan: ScriptPlan, last: str) -> Path | None:
 
 def _last_words(log: str) -> str:
     """The exception that ended the script, else its last line: bars and launchers print something behind it."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    lines = [line.strip() for line in without_ignored(log).splitlines() if line.strip()]
     raised = [found[1] for line in lines if (found := _RAISED.fullmatch(line)) is not None]
     own = [each for each in raised if not each.startswith(_OF_LAUNCHERS)]
     return (own or lines or [""])[-1]
@@ -223,6 +225,10 @@ _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]]
         "quantized": lambda result: NotCapturedError(
             "the network trains for quantization (torch.ao), whose fake quantizers decide by values: no graph has any",
             remedy=f"capture it without prepare_qat (with it steps are longer and need more memory), or {MEASURED}",
+        ),
+        "old_torch": lambda result: NotCapturedError(
+            f"a graph is read off torch {OLDEST_TORCH} or later, and the script has {result['torch_version']}",
+            remedy=f"run it with a later torch where it is captured, or {BY_HAND}",
         ),
         "no_tensor": lambda result: NotCapturedError("the network takes no tensor, so no batch can be seen"),
         "step_limit": lambda result: NotCapturedError(

@@ -68,6 +68,8 @@ RESULT: dict[str, Any] = {
     "networks": ["Net"],
     "cuda_asked": False,
     "switched_off": False,
+    "read_numbers": [],
+    "indexed_samples": 0,
     "has_gpu": False,
     "masks_by_code": False,
     "growing_lengths": "",
@@ -358,6 +360,20 @@ def test_a_graph_for_one_batch_only_is_told_with_the_line_that_fixed_it_and_what
     assert ("because of train.py:42:" in note) is bool(place)
     assert "FIXED_BATCH" in note
     assert "x.shape[0]" in note
+
+
+def test_numbers_that_are_read_off_inputs_are_told_with_their_lines() -> None:
+    (note,) = captured_notes.notes_of({**RESULT, "is_batch_fixed": True, "read_numbers": ["pool.py:48"]}, 0.0)
+    assert "pool.py:48" in note
+    assert "FIXED_BATCH" in note
+    assert "x.shape" not in note  # it would not help
+
+
+@pytest.mark.parametrize("loaded", [0, 16])
+def test_rows_of_which_several_are_a_sample_are_told_once(loaded: int) -> None:
+    (note,) = captured_notes.notes_of({**RESULT, "loaded_batch_size": loaded, "indexed_samples": 16}, 0.0)
+    assert "16 samples" in note
+    assert "--batch-size counts rows here" in note
 
 
 def test_images_in_a_list_are_told_what_can_be_done_about_another_batch() -> None:

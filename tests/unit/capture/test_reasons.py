@@ -43,6 +43,17 @@ ValueError: You must specify labels
 """
 
 
+IN_NOTEBOOK_BAR = """Traceback (most recent call last):
+  File "notebook.py", line 26, in train
+ImportError: IProgress not found. Please update jupyter and ipywidgets
+Exception ignored in: <function tqdm.__del__ at 0x7f03d8617880>
+Traceback (most recent call last):
+  File "tqdm/std.py", line 1154, in __del__
+    self.close()
+AttributeError: 'tqdm_notebook' object has no attribute 'disp'
+"""
+
+
 UNDER_TORCHRUN = """[rank0]: Traceback (most recent call last):
 [rank0]:   File "train.py", line 3, in <module>
 [rank0]: KeyError: 'depth'
@@ -154,6 +165,7 @@ def test_a_script_that_looks_for_an_argument_in_vain_is_to_be_given_it(line: str
             "the script failed (exit 1): python has no module named torch.x",
         ),
         ({"status": 1, "log": IN_TRAINER}, "step: ValueError: You must specify labels"),
+        ({"status": 1, "log": IN_NOTEBOOK_BAR}, "step: ImportError: IProgress not found."),
         ({"status": 1, "log": UNDER_TORCHRUN}, "step: KeyError: 'depth'"),
         (
             {
