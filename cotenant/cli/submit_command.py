@@ -161,7 +161,7 @@ def submit(
     graph = captured.graph if captured else load_graph(job_file.graph) if job_file.graph else b""
     if graph:
         with naming_graph(job_file.graph) if job_file.graph else nullcontext():
-            spec.graph_sha256 = _upload(session, graph)
+            spec.graph_sha256 = _upload(session, graph, spec.settings)
         state_blocks(spec, graph)
     client = session.scheduler()
     find_parents(client, spec)
@@ -288,13 +288,15 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _upload(session: Session, graph: bytes) -> str:
+def _upload(session: Session, graph: bytes, settings: resources_pb2.JobSettings) -> str:
+    """Hands in a graph; of its batch nothing is told that the settings say otherwise: it alone does not show it."""
     try:
         answer = session.predictor().upload_graph(graph)
     except UnavailableError as error:
         error.remedy += "; without a graph the job would run on GPUs of its own"
         raise
-    _tell_warnings(answer.warnings)
+    is_stated = "batch" in settings.dimension_bindings
+    _tell_warnings(each for each in answer.warnings if not (is_stated and each.code == "FIXED_BATCH"))
     return answer.graph_sha256
 
 

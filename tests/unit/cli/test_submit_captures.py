@@ -110,6 +110,20 @@ def test_what_was_captured_becomes_the_job_and_flags_win(submission: Submission)
     assert spec.batches_per_step == 4
 
 
+@pytest.mark.parametrize("unseen_batch", [0, 6])
+def test_the_batch_of_a_graph_is_told_by_the_capture_alone_where_the_graph_does_not_show_it(
+    unseen_batch: int, submission: Submission, predictor: FakePredictor
+) -> None:
+    predictor.graph_warnings = [
+        resources_pb2.Warning(code="FIXED_BATCH", message="exported with the fixed batch 3"),
+        resources_pb2.Warning(code="UNSHAPED_NODES", message="of 3 operators"),
+    ]
+    submission.capture_by(lambda *words, **named: replace(FOUND, unseen_batch=unseen_batch))
+    outcome = submission.submit("--", "python", "train.py")
+    assert ("FIXED_BATCH" in outcome.err) is not bool(unseen_batch)
+    assert "UNSHAPED_NODES" in outcome.err
+
+
 def test_batches_of_a_step_that_are_stated_win_over_those_that_were_captured(submission: Submission) -> None:
     submission.capture_by(lambda *words, **named: FOUND)
     assert submission.submit("--accumulation", "2", "--", "python", "train.py").code == 0
