@@ -33,6 +33,11 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
             ),
         ),
         (
+            bool(result["batch_most"]),
+            f"from batch {result['batch_most'] + 1} on the network decides otherwise: larger batches are predicted as "
+            "if it did not",
+        ),
+        (
             result["single_samples"] > 1,
             f"the network is called with one sample {result['single_samples']} times a step: predicted as a batch of "
             "as many, although single calls take longer",

@@ -117,7 +117,11 @@ def why_not(plan: ScriptPlan, outcome: ScriptOutcome) -> NotCapturedError:
 def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapturedError:
     how = _SIGNALS.get(-status, f"was ended by signal {-status}") if status < 0 else f"failed (exit {status})"
     for signs, cause, remedy in (
-        (_NO_MEMORY, f"it needs more than {plan.memory_bytes >> 20} MiB on the CPU", "raise --memory-limit"),
+        (
+            _NO_MEMORY,
+            f"it needs more than {plan.memory_bytes >> 20} MiB on the CPU",
+            "raise --memory-limit, or capture it with a smaller batch and state its own by --batch-size",
+        ),
         ((_NO_SPACE,), "it writes more than the overlay in memory holds", "raise --memory-limit"),
         (
             _OF_NOTEBOOK,

@@ -13,6 +13,7 @@ from .held_memory import outside_bytes
 from .kept_numbers import KeptNumbers
 from .later_changes import are_quantized, named_changes
 from .network_chain import chain_of
+from .open_batches import batch_most, export_once, recurrent_states
 from .optimizer_state import STATE_COPIES, bytes_of, is_in_parts, name_optimizer, outermost, state_bytes, trained_by
 from .padded_sequences import PaddedSequences
 from .planned_steps import planned_steps
@@ -65,6 +66,7 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     read = ReadNumbers(torch)
     with PaddedSequences(torch) as sequences, BatchConstants(torch) as constants, KeptNumbers(torch, networks) as kept:
         exported, facts["is_batch_fixed"], facts["left_out"], links = _export(torch, calls, *sizes, read)
+    facts["batch_most"] = 0 if facts["is_batch_fixed"] else batch_most(exported)
     facts["read_numbers"] = read.places[:NAMES_MAX]
     facts["pads_sequences"], facts["kept_numbers"] = sequences.are_met, kept.names[:NAMES_MAX]
     facts["batch_fixed_at"] = constants.place if facts["is_batch_fixed"] else ""
@@ -123,7 +125,7 @@ def export_network(torch: Any, module: Any, args: Any, kwargs: Any, folder: Path
         raise ValueError("none of the inputs is a tensor")
     _stop_training(torch, module, lambda part: True)
     with PaddedSequences(torch), KeptNumbers(torch, [module]):
-        torch.export.save(_export(torch, calls, *sizes, ReadNumbers(torch))[0], str(folder / EXPORT_FILE))
+        torch.export.save(_export(torch, calls, *sizes)[0], str(folder / EXPORT_FILE))
     return sizes[0]
 
 
@@ -220,7 +222,7 @@ def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:
 def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tuple[int, int] | None:
     """The number of samples and the dimension in which they lie, or `IN_A_LIST`: a loader's where a tensor has it."""
     tensors = [each for each in tensors_of(torch, [(call.args, call.kwargs) for call in calls]) if each.dim()]
-    states = {id(each): each for call in calls for each in _recurrent_states(torch, call.module, tensors)}
+    states = {id(each): each for call in calls for each in recurrent_states(torch, call.module, tensors)}
     shapes = [tuple(each.shape) for each in tensors if id(each) not in states]
     if not shapes:
         return None
@@ -264,24 +266,8 @@ def _bag_offsets(torch: Any, call: Call) -> list[Any]:
     ]
 
 
-def _recurrent_states(torch: Any, network: Any, tensors: list[Any]) -> list[Any]:
-    """Those of the tensors that have the shape of a state of its cells, whose second dimension is the batch.
-
-    States come with what they are states for: where every tensor has that shape, none of them is one.
-    """
-    found: list[Any] = []
-    for cells in network.modules():
-        if isinstance(cells, torch.nn.RNNBase):
-            layers = cells.num_layers * (2 if cells.bidirectional else 1)
-            widths = (cells.hidden_size, cells.proj_size)
-            found += [
-                each for each in tensors if each.dim() == 3 and each.shape[0] == layers and each.shape[2] in widths
-            ]
-    return found if len({id(each) for each in found}) < len(tensors) else []
-
-
 def _export(
-    torch: Any, calls: list[Call], size: int, dimension: int, read: ReadNumbers
+    torch: Any, calls: list[Call], size: int, dimension: int, read: ReadNumbers | None = None
 ) -> tuple[Any, bool, list[str], list[Call]]:
     """Exports the network; bags of embeddings are spelled out meanwhile: exporters write a loop without any shape."""
     bags = [
@@ -298,7 +284,7 @@ def _export(
     distribution.set_default_validate_args(False)  # it looks into numbers, which an export has not
     own = [(call.module, vars(call.module).get("forward")) for call in calls]
     try:
-        return _export_somehow(torch, calls, size, dimension, read)
+        return _export_somehow(torch, calls, size, dimension, read or ReadNumbers(torch))
     finally:
         distribution.set_default_validate_args(validates)
         give_back()
@@ -324,7 +310,7 @@ def _export_somehow(
             try:
                 module, args, kwargs = chain_of(torch, links, left_out, size, dimension, is_fixed=is_fixed)
                 with read.of_call(module, args, kwargs) if is_read else nullcontext():
-                    exported = _export_once(torch, module, args, kwargs, None if is_fixed else (size, dimension))
+                    exported = export_once(torch, (module, args, kwargs), None if is_fixed else (size, dimension))
             except Exception as error:
                 first_error = first_error or error
             else:
@@ -344,41 +330,3 @@ def _without_loss(calls: list[Call]) -> list[tuple[list[Call], list[str]]]:
     counts = [sum(each.numel() for each in call.module.parameters()) for call in calls]
     is_small = counts[-1] < (1 - COVERED_RATIO_MIN) * sum(counts)
     return [(calls, []), (calls[:-1], [])] if is_small else [(calls, [])]
-
-
-def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
-    shapes = _dynamic_shapes(torch, module, args, kwargs, batch) if batch is not None else None
-    # Until 2.8 the compiler does it unless told not to, and that is switched off in a capture.
-    export = functools.partial(torch.export.export, module, args, kwargs, dynamic_shapes=shapes, strict=False)
-    exported = export()
-    if not _leaves_gradients_off(exported):
-        return exported
-    with torch.no_grad():
-        return export()
-
-
-def _dynamic_shapes(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
-    import inspect
-
-    size, dimension = batch
-    size = max(size, 2)
-    symbol = torch.export.Dim("batch", min=1)
-    states = {id(each) for each in _recurrent_states(torch, module, tensors_of(torch, (args, kwargs)))}
-
-    def spec(leaf: Any) -> Any:
-        place = 1 if id(leaf) in states else dimension
-        is_tensor = isinstance(leaf, torch.Tensor) and leaf.dim() > place
-        return {place: symbol} if is_tensor and leaf.shape[place] == size else None
-
-    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    return torch.utils._pytree.tree_map(spec, dict(bound))
-
-
-def _leaves_gradients_off(exported: Any) -> bool:
-    """Whether a switch of gradients encloses nothing that is used, which torch itself cannot load or convert again.
-
-    So it is behind a function with a gradient of its own in what activation checkpointing runs, and where a network
-    writes to what it keeps.
-    """
-    nodes = [node for node in exported.graph.nodes if "set_grad_enabled" in str(node.target)]
-    return any(node.meta.get("val", ()) == () for node in nodes)

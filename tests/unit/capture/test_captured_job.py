@@ -69,6 +69,7 @@ RESULT: dict[str, Any] = {
     "cuda_asked": False,
     "switched_off": False,
     "read_numbers": [],
+    "batch_most": 0,
     "indexed_samples": 0,
     "has_gpu": False,
     "masks_by_code": False,
@@ -360,6 +361,11 @@ def test_a_graph_for_one_batch_only_is_told_with_the_line_that_fixed_it_and_what
     assert ("because of train.py:42:" in note) is bool(place)
     assert "FIXED_BATCH" in note
     assert "x.shape[0]" in note
+
+
+def test_a_batch_from_which_on_the_network_decides_otherwise_is_told() -> None:
+    (note,) = captured_notes.notes_of({**RESULT, "batch_most": 63}, 0.0)
+    assert "from batch 64 on" in note
 
 
 def test_numbers_that_are_read_off_inputs_are_told_with_their_lines() -> None:

@@ -75,3 +75,28 @@ def test_a_graph_of_one_batch_is_read_as_of_that_batch(  # noqa: PLR0917
     assert result["unseen_batch"] == unseen
     graph = describe_graph(convert(tmp_path / EXPORT_FILE), {"batch": unseen} if unseen else None)
     assert graph.at_batch(samples).forward_macs == samples * rows * _WIDTH * _ANSWERS
+
+
+class Upsampler(nn.Module):
+    """As those of diffusers: large batches are laid out anew, since some kernels take no other layout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(_WIDTH, _ANSWERS)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        made: Tensor = self.head(rows)
+        return made.contiguous() if made.shape[0] >= 64 else made
+
+
+@pytest.mark.parametrize(("network", "most"), [(Upsampler(), 63), (nn.Linear(_WIDTH, _ANSWERS), 0)])
+def test_a_network_that_decides_by_a_large_batch_stays_open_for_smaller_ones(
+    network: nn.Module, most: int, tmp_path: Path
+) -> None:
+    recorder = Recorder(torch, tmp_path)
+    recorder.requested = Requested()
+    seen = [Call(torch, network, ((torch.rand(6, _WIDTH),), {}), group=0, inside_step=0)]
+    result = export_step(recorder, Window(seen, 1, 1, [torch.optim.SGD(network.parameters(), lr=0.1)]))
+    assert (result["status"], result["is_batch_fixed"], result["batch_most"]) == ("captured", False, most)
+    graph = describe_graph(convert(tmp_path / EXPORT_FILE))
+    assert [graph.at_batch(size).forward_macs for size in (3, 128)] == [3 * _WIDTH * _ANSWERS, 128 * _WIDTH * _ANSWERS]
