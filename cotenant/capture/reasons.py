@@ -235,6 +235,11 @@ _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]]
             remedy=f"run it with a later torch where it is captured, or {BY_HAND}",
         ),
         "no_tensor": lambda result: NotCapturedError("the network takes no tensor, so no batch can be seen"),
+        "asked_limit": lambda result: NotCapturedError(
+            "the CPU time of a capture ended in calls of the network without gradients (a validation, a rollout), "
+            "before it learned from any",
+            remedy=f"let it begin to train at once, or with a smaller batch, where it is captured, or {MEASURED}",
+        ),
         "step_limit": lambda result: NotCapturedError(
             "the CPU time of a capture ended before a whole step of the script",
             remedy=f"let it begin with a smaller batch where it is captured, or {MEASURED}",

@@ -125,6 +125,11 @@ def test_a_script_that_looks_for_an_argument_in_vain_is_to_be_given_it(line: str
         ),
         ({"has_stepped": False}, "no optimizer of torch.optim has made a step"),
         ({"result": {"reason": "transformed"}}, "inside torch.func"),
+        ({"result": {"reason": "asked_limit"}}, "calls of the network without gradients"),
+        (
+            {"result": {"reason": "old_torch", "torch_version": "2.4.1"}},
+            "off torch 2.6 or later, and the script has 2.4.1",
+        ),
         ({"result": {"reason": "nested"}}, "takes nested tensors, of which torch exports none"),
         ({"result": {"reason": "quantized"}}, "trains for quantization"),
         ({"result": {"reason": "sparse"}}, "takes sparse tensors, for which ONNX has no operators"),
