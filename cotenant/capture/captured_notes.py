@@ -32,26 +32,7 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
                 result["batch_fixed_at"], result["read_numbers"], is_list=result["batch_dimension"] == IN_A_LIST
             ),
         ),
-        (
-            bool(result["batch_most"]),
-            f"from batch {result['batch_most'] + 1} on the network decides otherwise: larger batches are predicted as "
-            "if it did not",
-        ),
-        (
-            result["single_samples"] > 1,
-            f"the network is called with one sample {result['single_samples']} times a step: predicted as a batch of "
-            "as many, although single calls take longer",
-        ),
-        (
-            bool(result["loaded_batch_size"]),
-            f"a batch is {result['micro_batch_size']} rows of the network's inputs, where the loader's batches have "
-            f"{result['loaded_batch_size']} samples: --batch-size counts rows here",
-        ),
-        (
-            bool(result["indexed_samples"]) and not result["loaded_batch_size"],
-            f"a batch is {result['micro_batch_size']} rows of the network's inputs, which an index tells to belong to "
-            f"{result['indexed_samples']} samples (nodes to graphs): --batch-size counts rows here",
-        ),
+        *_notes_of_batch(result),
         (
             bool(result["frozen_parameters"]),
             f"networks that do not learn ({format_count(result['frozen_parameters'])} parameters) run with it: their "
@@ -78,6 +59,31 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         *_notes_of_step(result, wait_ms),
     ]
     return [text for applies, text in found if applies]
+
+
+def _notes_of_batch(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    return [
+        (
+            bool(result["batch_most"]),
+            f"from batch {result['batch_most'] + 1} on the network decides otherwise: larger batches are predicted as "
+            "if it did not",
+        ),
+        (
+            result["single_samples"] > 1,
+            f"the network is called with one sample {result['single_samples']} times a step: predicted as a batch of "
+            "as many, although single calls take longer",
+        ),
+        (
+            bool(result["loaded_batch_size"]),
+            f"a batch is {result['micro_batch_size']} rows of the network's inputs, where the loader's batches have "
+            f"{result['loaded_batch_size']} samples: --batch-size counts rows here",
+        ),
+        (
+            bool(result["indexed_samples"]) and not result["loaded_batch_size"],
+            f"a batch is {result['micro_batch_size']} rows of the network's inputs, which an index tells to belong to "
+            f"{result['indexed_samples']} samples (nodes to graphs): --batch-size counts rows here",
+        ),
+    ]
 
 
 def _notes_of_later_steps(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
@@ -202,6 +208,16 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
             f"{format_count(result['held_bytes'])} bytes that no network in the graph shows are counted: networks that "
             "only answer, copies of weights, state of the optimizer beyond that of its name",
         ),
+        *_notes_of_gpu(result),
+        (
+            wait_ms > 0,
+            f"input was waited for some {wait_ms:g} ms of a step here, a larger part of a step on a GPU",
+        ),
+    ]
+
+
+def _notes_of_gpu(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    return [
         (
             result["cuda_asked"],
             "the script asks whether there is a GPU: what it decides by that was seen as "
@@ -211,10 +227,6 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
             result["switched_off"] and result["cuda_asked"] and not result["has_gpu"] and result["precision"] in FULL,
             "mixed precision was switched off (enabled=False), as scripts do where there is no GPU: if it is on with "
             "one, state it with --precision fp16 or bf16",
-        ),
-        (
-            wait_ms > 0,
-            f"input was waited for some {wait_ms:g} ms of a step here, a larger part of a step on a GPU",
         ),
     ]
 

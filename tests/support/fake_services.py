@@ -250,12 +250,10 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     Attributes:
         answer: What PredictJob says.
         graphs: What was uploaded, by hash.
-        graph_warnings: What is said of each.
     """
 
     answer: prediction_pb2.PredictJobResponse = field(default_factory=lambda: sample_prediction(fits=True))
     graphs: dict[str, bytes] = field(default_factory=dict)
-    graph_warnings: list[resources_pb2.Warning] = field(default_factory=list)
     seen: list[object] = field(default_factory=list)
     pairs: prediction_pb2.PredictPairsResponse | None = None
     risk: prediction_pb2.PredictMemoryRiskResponse = field(
@@ -330,9 +328,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
         data = b"".join(part.chunk for part in request_iterator)
         sha256 = graph_sha256(data)
         self.graphs[sha256] = data
-        return prediction_pb2.UploadGraphResponse(
-            graph_sha256=sha256, stored_bytes=len(data), warnings=self.graph_warnings
-        )
+        return prediction_pb2.UploadGraphResponse(graph_sha256=sha256, stored_bytes=len(data))
 
     def PredictMemoryRisk(
         self, request: prediction_pb2.PredictMemoryRiskRequest, context: grpc.ServicerContext

@@ -13,8 +13,9 @@ from google.rpc import code_pb2  # type: ignore[import-untyped]
 from cotenant.capture.captured_job import CapturedJob
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.cli import capture_command, submit_capture
+from cotenant.client import PredictorClient
 from cotenant.graph_file import graph_sha256, read_graph
-from cotenant.v1 import resources_pb2, scheduling_pb2
+from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 from tests.support.cli_cluster import CommandLine, Outcome
 from tests.support.fake_services import FakePredictor, FakeScheduler
 
@@ -112,12 +113,17 @@ def test_what_was_captured_becomes_the_job_and_flags_win(submission: Submission)
 
 @pytest.mark.parametrize("unseen_batch", [0, 6])
 def test_the_batch_of_a_graph_is_told_by_the_capture_alone_where_the_graph_does_not_show_it(
-    unseen_batch: int, submission: Submission, predictor: FakePredictor
+    unseen_batch: int, submission: Submission
 ) -> None:
-    predictor.graph_warnings = [
-        resources_pb2.Warning(code="FIXED_BATCH", message="exported with the fixed batch 3"),
-        resources_pb2.Warning(code="UNSHAPED_NODES", message="of 3 operators"),
-    ]
+    own = PredictorClient.upload_graph
+
+    def upload_graph(client: PredictorClient, graph: bytes) -> prediction_pb2.UploadGraphResponse:
+        answer = own(client, graph)
+        for code in ("FIXED_BATCH", "UNSHAPED_NODES"):
+            answer.warnings.add(code=code, message="as the graph alone shows it")
+        return answer
+
+    submission.monkeypatch.setattr(PredictorClient, "upload_graph", upload_graph)
     submission.capture_by(lambda *words, **named: replace(FOUND, unseen_batch=unseen_batch))
     outcome = submission.submit("--", "python", "train.py")
     assert ("FIXED_BATCH" in outcome.err) is not bool(unseen_batch)
