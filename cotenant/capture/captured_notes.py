@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotenant.capture.in_script.step_window import IN_A_LIST
 from cotenant.capture.reasons import name_networks
 from cotenant.counted_nouns import agreed
 from cotenant.quantities import format_count
+
+FULL = ("fp32", "tf32")
+"""Precisions that are not mixed."""
 
 
 def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
@@ -25,18 +28,11 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         ),
         (
             result["is_batch_fixed"],
-            _fixed_batch_text(result["batch_fixed_at"], is_list=result["batch_dimension"] == IN_A_LIST),
+            _fixed_batch_text(
+                result["batch_fixed_at"], result["read_numbers"], is_list=result["batch_dimension"] == IN_A_LIST
+            ),
         ),
-        (
-            result["single_samples"] > 1,
-            f"the network is called with one sample {result['single_samples']} times a step: predicted as a batch of "
-            "as many, although single calls take longer",
-        ),
-        (
-            bool(result["loaded_batch_size"]),
-            f"a batch is {result['micro_batch_size']} rows of the network's inputs, where the loader's batches have "
-            f"{result['loaded_batch_size']} samples: --batch-size counts rows here",
-        ),
+        *_notes_of_batch(result),
         (
             bool(result["frozen_parameters"]),
             f"networks that do not learn ({format_count(result['frozen_parameters'])} parameters) run with it: their "
@@ -63,6 +59,31 @@ def notes_of(result: Mapping[str, Any], wait_ms: float) -> list[str]:
         *_notes_of_step(result, wait_ms),
     ]
     return [text for applies, text in found if applies]
+
+
+def _notes_of_batch(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    return [
+        (
+            bool(result["batch_most"]),
+            f"from batch {result['batch_most'] + 1} on the network decides otherwise: larger batches are predicted as "
+            "if it did not",
+        ),
+        (
+            result["single_samples"] > 1,
+            f"the network is called with one sample {result['single_samples']} times a step: predicted as a batch of "
+            "as many, although single calls take longer",
+        ),
+        (
+            bool(result["loaded_batch_size"]),
+            f"a batch is {result['micro_batch_size']} rows of the network's inputs, where the loader's batches have "
+            f"{result['loaded_batch_size']} samples: --batch-size counts rows here",
+        ),
+        (
+            bool(result["indexed_samples"]) and not result["loaded_batch_size"],
+            f"a batch is {result['micro_batch_size']} rows of the network's inputs, which an index tells to belong to "
+            f"{result['indexed_samples']} samples (nodes to graphs): --batch-size counts rows here",
+        ),
+    ]
 
 
 def _notes_of_later_steps(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
@@ -119,8 +140,13 @@ def _notes_of_what_is_kept(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
     ]
 
 
-def _fixed_batch_text(place: str, *, is_list: bool) -> str:
+def _fixed_batch_text(place: str, read_numbers: Sequence[str], *, is_list: bool) -> str:
     inferred = "predictions for other batch sizes are inferred from it and say so (FIXED_BATCH)"
+    if read_numbers:
+        return (
+            f"the network reads numbers off its inputs ({', '.join(read_numbers)}): they are taken as they were in the "
+            f"last step seen, in a graph of this batch size only: {inferred}"
+        )
     if is_list:
         return (
             f"the network takes its images in a list, of which no export leaves the length open: {inferred}; for "
@@ -182,14 +208,25 @@ def _notes_of_step(result: Mapping[str, Any], wait_ms: float) -> list[tuple[bool
             f"{format_count(result['held_bytes'])} bytes that no network in the graph shows are counted: networks that "
             "only answer, copies of weights, state of the optimizer beyond that of its name",
         ),
+        *_notes_of_gpu(result),
+        (
+            wait_ms > 0,
+            f"input was waited for some {wait_ms:g} ms of a step here, a larger part of a step on a GPU",
+        ),
+    ]
+
+
+def _notes_of_gpu(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    return [
         (
             result["cuda_asked"],
             "the script asks whether there is a GPU: what it decides by that was seen as "
             + ("with one, for it ends where there is none" if result["has_gpu"] else "without one"),
         ),
         (
-            wait_ms > 0,
-            f"input was waited for some {wait_ms:g} ms of a step here, a larger part of a step on a GPU",
+            result["switched_off"] and result["cuda_asked"] and not result["has_gpu"] and result["precision"] in FULL,
+            "mixed precision was switched off (enabled=False), as scripts do where there is no GPU: if it is on with "
+            "one, state it with --precision fp16 or bf16",
         ),
     ]
 

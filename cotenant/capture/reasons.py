@@ -10,8 +10,10 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, Final
 
+from cotenant.capture.in_script.step_export import OLDEST_TORCH
 from cotenant.capture.script_run import NO_PROGRAM_STATUS, USAGE_STATUS, ScriptOutcome, ScriptPlan
 from cotenant.client_errors import CotenantError
+from cotenant.ignored_exceptions import without_ignored
 from cotenant.missing_input import asked_for_input, lacks_arguments
 from cotenant.missing_variable import missing_variable
 from cotenant.program_lookup import NOTEBOOK, as_script, misread, script_of
@@ -115,7 +117,11 @@ def why_not(plan: ScriptPlan, outcome: ScriptOutcome) -> NotCapturedError:
 def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapturedError:
     how = _SIGNALS.get(-status, f"was ended by signal {-status}") if status < 0 else f"failed (exit {status})"
     for signs, cause, remedy in (
-        (_NO_MEMORY, f"it needs more than {plan.memory_bytes >> 20} MiB on the CPU", "raise --memory-limit"),
+        (
+            _NO_MEMORY,
+            f"it needs more than {plan.memory_bytes >> 20} MiB on the CPU",
+            "raise --memory-limit, or capture it with a smaller batch and state its own by --batch-size",
+        ),
         ((_NO_SPACE,), "it writes more than the overlay in memory holds", "raise --memory-limit"),
         (
             _OF_NOTEBOOK,
@@ -169,7 +175,7 @@ def _folder_with_file(plan: ScriptPlan, last: str) -> Path | None:
 
 def _last_words(log: str) -> str:
     """The exception that ended the script, else its last line: bars and launchers print something behind it."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    lines = [line.strip() for line in without_ignored(log).splitlines() if line.strip()]
     raised = [found[1] for line in lines if (found := _RAISED.fullmatch(line)) is not None]
     own = [each for each in raised if not each.startswith(_OF_LAUNCHERS)]
     return (own or lines or [""])[-1]
@@ -224,7 +230,16 @@ _BY_REASON: Final[Mapping[str, Callable[[Mapping[str, Any]], NotCapturedError]]]
             "the network trains for quantization (torch.ao), whose fake quantizers decide by values: no graph has any",
             remedy=f"capture it without prepare_qat (with it steps are longer and need more memory), or {MEASURED}",
         ),
+        "old_torch": lambda result: NotCapturedError(
+            f"a graph is read off torch {OLDEST_TORCH} or later, and the script has {result['torch_version']}",
+            remedy=f"run it with a later torch where it is captured, or {BY_HAND}",
+        ),
         "no_tensor": lambda result: NotCapturedError("the network takes no tensor, so no batch can be seen"),
+        "asked_limit": lambda result: NotCapturedError(
+            "the CPU time of a capture ended in calls of the network without gradients (a validation, a rollout), "
+            "before it learned from any",
+            remedy=f"let it begin to train at once, or with a smaller batch, where it is captured, or {MEASURED}",
+        ),
         "step_limit": lambda result: NotCapturedError(
             "the CPU time of a capture ended before a whole step of the script",
             remedy=f"let it begin with a smaller batch where it is captured, or {MEASURED}",

@@ -12,9 +12,11 @@ FILES_MAX: Final = 64
 """Of a project with more modules than these the others are not looked at."""
 _TORCH: Final = re.compile(
     r"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*){0,20})"
-    r"(?:torch|lightning|pytorch_lightning|transformers|accelerate)\b",
+    r"(?:torch|torchvision|torch_geometric|lightning|pytorch_lightning|transformers|accelerate|trl|ultralytics"
+    r"|sentence_transformers|stable_baselines3|fastai|monai|mmengine|detectron2|skorch|unsloth)\b",
     re.M,
 )
+"""torch, and libraries whose scripts often import nothing else of it."""
 _CUT: Final = re.compile(
     r"COTENANT_(?:SUB_BATCH|ACCUMULATION_STEPS)\b|\bsub_batch(?:es)?\(|\w(?<!\bself)\.accumulation_steps\("
     r"|^[ \t]*from[ \t]+[\w.]*job[ \t]+import[ \t]*(?:\([^)]{0,2000}|[^#\n]{0,2000})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from cotenant.cli.session import Session, show, tell
 from cotenant.client_errors import InputError
 from cotenant.counted_nouns import agreed
 from cotenant.v1 import scheduling_pb2
+
+_SCRIPTS = (".py", ".sh")
 
 
 def plan_array(flags: Mapping[str, Any], spec: scheduling_pb2.JobSpec, *, wait: bool) -> ArrayTasks | None:
@@ -42,6 +44,17 @@ def content_of_first(content: Mapping[str, Any], array: ArrayTasks) -> dict[str,
     if isinstance(environment, dict):
         filled["environment"] = {name: fill_placeholders(str(text), values) for name, text in environment.items()}
     return filled
+
+
+def commands_of_scripts(command: Sequence[str], array: ArrayTasks) -> list[list[str]]:
+    """Returns the command once for each script that its tasks start; the other words keep their placeholders."""
+
+    def filled(place: int, word: str, values: Mapping[str, str]) -> str:
+        found = fill_placeholders(word, values)
+        return found if found.endswith(_SCRIPTS) or (place and command[place - 1] == "-m") else word
+
+    every = (tuple(filled(place, word, task.values) for place, word in enumerate(command)) for task in array.tasks)
+    return [list(each) for each in dict.fromkeys(every)]
 
 
 def with_index(content: Mapping[str, Any], array: ArrayTasks) -> dict[str, Any]:

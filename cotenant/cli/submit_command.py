@@ -25,9 +25,10 @@ from cotenant.cli.prediction_views import prediction_lines, quantity_columns, qu
 from cotenant.cli.queue_options import ARRAY_FLAGS, QUEUE_FLAGS, find_parents, queue_content
 from cotenant.cli.queue_views import queue_notes
 from cotenant.cli.replica_options import REPLICA_FLAGS, replica_content, state_blocks
+from cotenant.cli.script_imports import FILES_MAX
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.setting_options import SETTING_NAMES, SETTING_OPTIONS, overlay_settings
-from cotenant.cli.submit_array import content_of_first, plan_array, submit_array, with_index
+from cotenant.cli.submit_array import commands_of_scripts, content_of_first, plan_array, submit_array, with_index
 from cotenant.cli.submit_capture import (
     capture_for_submit,
     takes_whole_batch,
@@ -156,12 +157,12 @@ def submit(
         content = with_captured(content, captured)
     job_file = parse_job(content, folder=folder)
     spec = job_file.spec
-    _find_out_about_passes(spec, content)
+    _find_out_about_passes(spec, content, array)
     _tell_command(spec)
     graph = captured.graph if captured else load_graph(job_file.graph) if job_file.graph else b""
     if graph:
         with naming_graph(job_file.graph) if job_file.graph else nullcontext():
-            spec.graph_sha256 = _upload(session, graph)
+            spec.graph_sha256 = _upload(session, graph, spec.settings)
         state_blocks(spec, graph)
     client = session.scheduler()
     find_parents(client, spec)
@@ -288,19 +289,25 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _upload(session: Session, graph: bytes) -> str:
+def _upload(session: Session, graph: bytes, settings: resources_pb2.JobSettings) -> str:
+    """Hands in a graph; of its batch nothing is told that the settings say otherwise: it alone does not show it."""
     try:
         answer = session.predictor().upload_graph(graph)
     except UnavailableError as error:
         error.remedy += "; without a graph the job would run on GPUs of its own"
         raise
-    _tell_warnings(answer.warnings)
+    is_stated = "batch" in settings.dimension_bindings
+    _tell_warnings(each for each in answer.warnings if not (is_stated and each.code == "FIXED_BATCH"))
     return answer.graph_sha256
 
 
-def _find_out_about_passes(spec: scheduling_pb2.JobSpec, content: Mapping[str, Any]) -> None:
+def _find_out_about_passes(spec: scheduling_pb2.JobSpec, content: Mapping[str, Any], array: ArrayTasks | None) -> None:
+    """Of a sweep that names its script in a column, all scripts have to cut their batches: the tasks are one job."""
     if "cuts_batch" not in content:
-        spec.takes_whole_batch = takes_whole_batch(spec.command, Path(spec.working_directory))
+        commands = [list(spec.command)] if array is None else commands_of_scripts(list(spec.command), array)
+        is_looked_at = len(commands) <= FILES_MAX
+        directory = Path(spec.working_directory)
+        spec.takes_whole_batch = not is_looked_at or any(takes_whole_batch(each, directory) for each in commands)
 
 
 def _tell_command(spec: scheduling_pb2.JobSpec) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
+from cotenant.ignored_exceptions import without_ignored
 from cotenant.missing_input import asked_for_input, lacks_arguments
 from cotenant.missing_variable import missing_variable
 from cotenant_agent.keeper.rank_ends import SILENT_RANKS
@@ -111,7 +112,8 @@ def _what_was_wrong(facts: ExitFacts) -> str:
         kinds = (_CANNOT_START, _MISSING_COMMAND)
     elif facts.return_code == _WRONG_ARGUMENTS_CODE:
         kinds = (_WRONG_ARGUMENTS, _NOT_STARTED)
-    named = next((found[-1].strip() for kind in kinds if (found := kind.findall(facts.log_tail))), "")
+    tail = without_ignored(facts.log_tail)
+    named = next((found[-1].strip() for kind in kinds if (found := kind.findall(tail))), "")
     said = named or _MEANINGS.get(facts.return_code or 0, "") or _of_shells(facts.return_code or 0)
     if _HALF_WRITTEN.search(said) is not None:
         said = f"torch.save could not write its file whole, as where a disk or a quota is full: {said}"

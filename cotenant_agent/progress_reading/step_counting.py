@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
+from itertools import pairwise
 
 from cotenant_agent.progress_reading.batch_counters import ONE_BATCH
 from cotenant_agent.records import STEPS_LIMIT
@@ -17,8 +18,8 @@ from cotenant_agent.records import STEPS_LIMIT
 _VALUES_OF_A_PASS = 3
 """So many growing numbers show that a bar has really begun again, and that no late line of another process was read."""
 _BARS_MAX = 16
-_FIELDS_ONCE = (7, 9)
-"""Of a bar in what earlier agents have left: without `distance` and `passes`, or without `newest` and `starts`."""
+_FIELDS_ONCE = (7, 9, 11)
+"""Of a bar in what earlier agents have left: without the newest two, four or six of its fields."""
 _LABEL_LIMIT = 64
 _LOOP_VALUES_MIN = 8
 LOOP_MARK = "\r"
@@ -82,6 +83,8 @@ class _Bar:
         passes: How many passes there were, the present one included.
         newest: What was printed last; -1 = nothing yet.
         starts: How often it began, by its printed numbers alone.
+        began: How many numbers of all bars had been taken with its first one.
+        grew: The same of the last one by which it went on.
     """
 
     base: int = 0
@@ -95,6 +98,8 @@ class _Bar:
     passes: int = 1
     newest: int = -1
     starts: int = 1
+    began: int = 0
+    grew: int = 0
 
     @property
     def steps(self) -> int:
@@ -192,6 +197,7 @@ class StepCounter:
         self._values_min, self.accumulation = values_min, ONE_BATCH
         self._bars: dict[tuple[str, int], _Bar] = {}
         self._growths = (0, 0, 0)
+        self._taken = 0
         self.steps = 0
         self.epochs = 0
 
@@ -224,8 +230,10 @@ class StepCounter:
     def steps_of_stages(self, steps_total: int) -> int:
         """The stated steps of a job that has ended with success, where full bars of several names make them; else 0."""
         counted = ((key, bar) for key, bar in self._bars.items() if self._counts(*key, bar))
-        full = [self._steps_of(key, bar) for key, bar in counted if key[1] and bar.peak == key[1]]
-        return steps_total if len(full) > 1 and sum(full) == steps_total else 0
+        full = sorted((bar.began, bar.grew, self._steps_of(key, bar)) for key, bar in counted if key[1] == bar.peak > 0)
+        # Bars side by side, as of a generator and its critic, may show the same steps.
+        follow = all(after[0] > before[1] for before, after in pairwise(full))
+        return steps_total if follow and len(full) > 1 and sum(steps for *_, steps in full) == steps_total else 0
 
     @property
     def unseen_at_end(self) -> int:
@@ -284,8 +292,9 @@ class StepCounter:
         self._bars[key] = bar
         if len(self._bars) > _BARS_MAX:
             del self._bars[next(iter(self._bars))]
-        passes = bar.passes
+        passes, shown = bar.passes, (bar.base, bar.peak)
         bar.take(printed)
+        self._note_place(bar, shown)
         if not self._counts(printed.label, printed.total, bar):
             return False
         steps, before = self._steps_of(key, bar), self.steps
@@ -294,6 +303,13 @@ class StepCounter:
             self._growths = (*self._growths[1:], steps - before)
         self.steps = min(max(before, steps), STEPS_LIMIT - 1)
         return steps >= before
+
+    def _note_place(self, bar: _Bar, shown: tuple[int, int]) -> None:
+        """Note when a bar began and when it went on, beside which other bars did so."""
+        self._taken += 1
+        bar.began = bar.began or self._taken
+        if (bar.base, bar.peak) != shown:
+            bar.grew = self._taken
 
     def to_record(self) -> dict[str, object]:
         """For the agent's next life."""
@@ -315,7 +331,8 @@ class StepCounter:
             is_bar = len(numbers) in (*_FIELDS_ONCE, len(astuple(_Bar())))
             if not isinstance(label, str) or not is_bar or len(counter._bars) >= _BARS_MAX:
                 raise ValueError("no bar")
-            counter._bars[label, _integer(total)] = _Bar(*map(_integer, numbers))
+            bar = counter._bars[label, _integer(total)] = _Bar(*map(_integer, numbers))
+            counter._taken = max(counter._taken, bar.grew)
         return counter
 
 

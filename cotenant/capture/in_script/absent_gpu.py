@@ -74,7 +74,17 @@ def replace_calls(torch: Any, note_question: Any) -> None:
     cuda.get_device_properties = answer(Properties)
     cuda.get_device_capability = answer(CAPABILITY)
     cuda.mem_get_info = answer((MEMORY_BYTES, MEMORY_BYTES))
+    _register_kinds(torch)
     torch.Tensor.record_stream = lambda tensor, stream: None  # torch takes a stream of its own only
     cuda.memory_summary = lambda *args, **kwargs: ""
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(cuda.nvtx, name, lambda *args, **kwargs: 0)
+
+
+def _register_kinds(torch: Any) -> None:
+    """Makes the stand-ins events and streams of torch, which its compiler insists on until 2.4, and optimizers load."""
+    streams = getattr(torch, "_streambase", None)
+    for name, stand_in in (("_EventBase", Event), ("_StreamBase", Ignored)):
+        register = getattr(getattr(streams, name, None), "register", None)  # of abstract classes only
+        if register is not None:
+            register(stand_in)

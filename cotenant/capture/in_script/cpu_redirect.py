@@ -21,6 +21,8 @@ GPU_VARIABLE = "COTENANT_CAPTURE_GPU"
 _DEVICE_PLACES = {"to": 1, "_parse_to": 0}
 """Of the device among the arguments of what moves tensors, and of what modules take their arguments apart with."""
 
+_PRECISION_MODULES = ("torch.amp.", "torch.cuda.amp.")
+
 
 class Requested:
     """What the script asked for and a CPU does not do.
@@ -29,6 +31,7 @@ class Requested:
         stated: "fp16" where a library was asked for it and makes something else of it on a CPU, else empty.
         half: "fp16" or "bf16" once the script was inside an autocast region for a GPU, else empty.
         scaler: Whether it made a gradient scaler that it wanted enabled.
+        switched_off: Whether it made one, or a region for a GPU, that it wanted off, as many do where there is no GPU.
         is_sharded: Whether it wanted weights in parts on several GPUs.
         sharded: The networks of which each wanted that for itself, with whether it stays whole between its passes.
         shards: In how many parts, as its meshes say at least; 0 = in as many as there are processes.
@@ -43,7 +46,7 @@ class Requested:
     def __init__(self) -> None:
         self.stated = ""
         self.half = ""
-        self.scaler = False
+        self.scaler = self.switched_off = False
         self.is_sharded = False
         self.shards = 0
         self.state_in_parts = False
@@ -132,9 +135,20 @@ def _quieten_cuda(torch: Any, requested: Requested) -> None:
 
 def _note_question(requested: Requested, frame: Any) -> bool:
     """Returns whether the script itself asks for a GPU: torch asks all the time, and is told the truth."""
-    is_own = not f"{frame.f_globals.get('__name__', '')}.".startswith("torch.")
+    is_own = not _is_in(frame, "torch.")
     requested.cuda_asked |= is_own
     return is_own
+
+
+def _is_of_script(frame: Any) -> bool:
+    """Whether no other part of torch makes a region, as what computes activations again does in the backward pass."""
+    while _is_in(frame, _PRECISION_MODULES) and frame.f_back is not None:
+        frame = frame.f_back
+    return not _is_in(frame, "torch.")
+
+
+def _is_in(frame: Any, modules: Any) -> bool:
+    return f"{frame.f_globals.get('__name__', '')}.".startswith(modules)
 
 
 def _watch_autocast(torch: Any, requested: Requested) -> None:
@@ -144,6 +158,7 @@ def _watch_autocast(torch: Any, requested: Requested) -> None:
     def init(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, *rest: Any, **named: Any) -> None:
         usual = torch.bfloat16 if device_type == "cpu" else torch.float16
         self._cotenant_asked = (dtype or usual) if enabled else None
+        requested.switched_off |= device_type == "cuda" and not enabled and _is_of_script(sys._getframe(1))
         begin(self, device_type, dtype, enabled, *rest, **named)
 
     def enter_noted(self: Any) -> Any:
@@ -160,7 +175,9 @@ def _watch_scaler(torch: Any, requested: Requested) -> None:
         begin = scaler.__init__
 
         def init(self: Any, *args: Any, **named: Any) -> None:
-            requested.scaler = requested.scaler or bool(named.get("enabled", True))
+            is_wanted = bool(named.get("enabled", True))
+            requested.scaler |= is_wanted
+            requested.switched_off |= not is_wanted
             begin(self, *args, **named)
 
         scaler.__init__ = init

@@ -17,6 +17,7 @@ from typing import Any
 
 from .hidden_modules import uncover_modules
 from .input_gradients import note_dropped
+from .repeated_answers import RepeatedAnswers
 from .result_file import write_result
 from .step_export import export_step
 from .step_window import (
@@ -79,6 +80,7 @@ class Recorder:
         self._sequences: dict[tuple[int, ...], Any] = {}
         self._warnings = 0
         self._undo: list[Any] = []
+        self._answers = RepeatedAnswers(torch)
 
     def install(self) -> None:
         """Puts the recorder in place of seven functions of torch."""
@@ -108,7 +110,8 @@ class Recorder:
         """Ends with what is known at the next call or step: a signal may come in the middle of anything."""
         self._warnings += 1
         if self.is_writing or not self.calls or self._warnings > WARNINGS_MAX:
-            reason = "export_limit" if self.is_writing else "step_limit" if self.calls else "no_forward"
+            ends = {"export_limit": self.is_writing, "step_limit": bool(self.calls), "asked_limit": bool(self.asked)}
+            reason = next((reason for reason, applies in ends.items() if applies), "no_forward")
             write_result(self.folder, {"status": "failed", "reason": reason})
 
     def _stop_early(self) -> None:
@@ -131,8 +134,11 @@ class Recorder:
             if depth:
                 return own(module, *args, **kwargs)
             call = recorder._begin_call(recorder._first_alike(module), args, kwargs)
+            is_asked = call is None and not recorder.torch.is_grad_enabled()
             recorder._depth.value = 1
             try:
+                if is_asked:
+                    return recorder._answers.answer(own, module, args, kwargs)
                 output = own(module, *args, **kwargs)
             finally:
                 recorder._depth.value = 0

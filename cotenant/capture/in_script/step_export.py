@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,19 @@ from .held_memory import outside_bytes
 from .kept_numbers import KeptNumbers
 from .later_changes import are_quantized, named_changes
 from .network_chain import chain_of
+from .open_batches import batch_most, export_once, recurrent_states
 from .optimizer_state import STATE_COPIES, bytes_of, is_in_parts, name_optimizer, outermost, state_bytes, trained_by
 from .padded_sequences import PaddedSequences
 from .planned_steps import planned_steps
+from .read_numbers import ReadNumbers, asks_for_values
 from .repeated_calls import as_one_batch
 from .sharded_units import gathered_ratio
+from .spelled_out import look_up_bag, spell_out_transformers
 from .step_window import IN_A_LIST, Call, Window, images_in_list, tensors_of
 
 EXPORT_FILE = "export.pt2"
+OLDEST_TORCH = "2.6"
+"""What an older one exports no later one reads."""
 COVERED_RATIO_MIN = 0.95
 # Only for the loss: what is exported is the network, as for inference.
 LOSS_ARGUMENTS = ("labels", "num_items_in_batch", "return_loss")
@@ -37,6 +43,8 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     torch = recorder.torch
     facts = _facts(recorder, window)
     refusal = "transformed" if not window.calls and recorder.is_asked_in_transform else window.refusal
+    if not refusal and _release(torch.__version__) < _release(OLDEST_TORCH):
+        refusal = "old_torch"
     if not refusal and are_quantized([call.module for call in window.calls]):
         refusal = "quantized"
     refusal = refusal or ("covered" if facts["covered_ratio"] < COVERED_RATIO_MIN else "")
@@ -53,9 +61,13 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
         return {**facts, "status": "failed", "reason": "no_tensor"}
     facts["micro_batch_size"], dimension = facts["single_samples"] or sizes[0], sizes[1]
     facts["loaded_batch_size"] = 0 if facts["single_samples"] else _other_size(recorder.loader_batch_sizes, sizes[0])
+    facts["indexed_samples"] = _indexed_samples(torch, calls, sizes[0])
     networks = [call.module for call in calls]
+    read = ReadNumbers(torch)
     with PaddedSequences(torch) as sequences, BatchConstants(torch) as constants, KeptNumbers(torch, networks) as kept:
-        exported, facts["is_batch_fixed"], facts["left_out"], links = _export(torch, calls, *sizes)
+        exported, facts["is_batch_fixed"], facts["left_out"], links = _export(torch, calls, *sizes, read)
+    facts["batch_most"] = 0 if facts["is_batch_fixed"] else batch_most(exported)
+    facts["read_numbers"] = read.places[:NAMES_MAX]
     facts["pads_sequences"], facts["kept_numbers"] = sequences.are_met, kept.names[:NAMES_MAX]
     facts["batch_fixed_at"] = constants.place if facts["is_batch_fixed"] else ""
     facts["unseen_batch"] = sizes[0] if facts["is_batch_fixed"] and not _all_begin_with(torch, calls, sizes[0]) else 0
@@ -65,9 +77,24 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     return {**facts, "status": "captured", "batch_dimension": dimension}
 
 
+def _release(version: str) -> list[int]:
+    return [int(part) for part in str(version).split(".")[:2]]
+
+
 def _other_size(loader_sizes: list[int], size: int) -> int:
     """What a loader says where it never says the size of the batch; 0 = it does, or there is none."""
     return loader_sizes[-1] if loader_sizes and size not in loader_sizes else 0
+
+
+def _indexed_samples(torch: Any, calls: list[Call], size: int) -> int:
+    """How many samples an index tells the rows of a batch to belong to, as nodes to graphs; 0 = none does."""
+    whole = (torch.int64, torch.int32)
+    for each in tensors_of(torch, [(call.args, call.kwargs) for call in calls if not call.is_transformed]):
+        if tuple(each.shape) == (size,) and each.dtype in whole and size > 1 and int(each[0]) == 0:
+            rises, samples = each.diff(), int(each[-1]) + 1
+            if 1 < samples < size and bool(((rises == 0) | (rises == 1)).all()):
+                return samples
+    return 0
 
 
 def _all_begin_with(torch: Any, calls: list[Call], size: int) -> bool:
@@ -149,6 +176,7 @@ def _facts(recorder: Any, window: Window) -> dict[str, Any]:
         "optimizer_class": class_name,
         "optimizers": len(optimizers),
         "precision": _precision(torch, recorder.requested, list(covered.values())),
+        "switched_off": recorder.requested.switched_off,
         "is_double": any(each.dtype is torch.float64 for each in covered.values()),
         "cuda_named": recorder.requested.cuda_named,
         "cuda_asked": recorder.requested.cuda_asked,
@@ -194,7 +222,7 @@ def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:
 def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tuple[int, int] | None:
     """The number of samples and the dimension in which they lie, or `IN_A_LIST`: a loader's where a tensor has it."""
     tensors = [each for each in tensors_of(torch, [(call.args, call.kwargs) for call in calls]) if each.dim()]
-    states = {id(each): each for call in calls for each in _recurrent_states(torch, call.module, tensors)}
+    states = {id(each): each for call in calls for each in recurrent_states(torch, call.module, tensors)}
     shapes = [tuple(each.shape) for each in tensors if id(each) not in states]
     if not shapes:
         return None
@@ -238,23 +266,9 @@ def _bag_offsets(torch: Any, call: Call) -> list[Any]:
     ]
 
 
-def _recurrent_states(torch: Any, network: Any, tensors: list[Any]) -> list[Any]:
-    """Those of the tensors that have the shape of a state of its cells, whose second dimension is the batch.
-
-    States come with what they are states for: where every tensor has that shape, none of them is one.
-    """
-    found: list[Any] = []
-    for cells in network.modules():
-        if isinstance(cells, torch.nn.RNNBase):
-            layers = cells.num_layers * (2 if cells.bidirectional else 1)
-            widths = (cells.hidden_size, cells.proj_size)
-            found += [
-                each for each in tensors if each.dim() == 3 and each.shape[0] == layers and each.shape[2] in widths
-            ]
-    return found if len({id(each) for each in found}) < len(tensors) else []
-
-
-def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[Any, bool, list[str], list[Call]]:
+def _export(
+    torch: Any, calls: list[Call], size: int, dimension: int, read: ReadNumbers | None = None
+) -> tuple[Any, bool, list[str], list[Call]]:
     """Exports the network; bags of embeddings are spelled out meanwhile: exporters write a loop without any shape."""
     bags = [
         part
@@ -263,14 +277,14 @@ def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[A
         if isinstance(part, torch.nn.EmbeddingBag) and part.mode != "max"
     ]
     for bag in bags:
-        bag.forward = functools.partial(_look_up_bag, torch, bag)
-    give_back = _spell_out_transformers(torch)
+        bag.forward = functools.partial(look_up_bag, torch, bag)
+    give_back = spell_out_transformers(torch)
     distribution = torch.distributions.Distribution
     validates = distribution._validate_args
     distribution.set_default_validate_args(False)  # it looks into numbers, which an export has not
     own = [(call.module, vars(call.module).get("forward")) for call in calls]
     try:
-        return _export_somehow(torch, calls, size, dimension)
+        return _export_somehow(torch, calls, size, dimension, read or ReadNumbers(torch))
     finally:
         distribution.set_default_validate_args(validates)
         give_back()
@@ -281,55 +295,22 @@ def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[A
             vars(bag).pop("forward", None)
 
 
-def _spell_out_transformers(torch: Any) -> Any:
-    """Keeps torch's transformers from looking into a mask, and from one call for a whole layer that does not learn.
-
-    Returns:
-        What gives both back.
-    """
-    layers = torch.nn.modules.transformer
-    detect = getattr(layers, "_detect_is_causal_mask", None)  # from 2.1 on
-    switch: Any = getattr(torch.backends, "mha", None)  # from 2.3 on
-    is_fast = switch is not None and switch.get_fastpath_enabled()
-    if detect is not None:
-        layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
-    if is_fast:
-        switch.set_fastpath_enabled(False)
-
-    def give_back() -> None:
-        if detect is not None:
-            layers._detect_is_causal_mask = detect
-        if is_fast:
-            switch.set_fastpath_enabled(True)
-
-    return give_back
-
-
-def _look_up_bag(torch: Any, bag: Any, indices: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
-    """What a bag of embeddings answers, one operator at a time."""
-    rows = torch.nn.functional.embedding(indices, bag.weight)
-    rows = rows if per_sample_weights is None else rows * per_sample_weights.unsqueeze(-1)
-    if indices.dim() == 2:
-        return rows.sum(1) if bag.mode == "sum" else rows.mean(1)
-    begins = offsets[:-1] if bag.include_last_offset else offsets
-    owners = torch.zeros_like(indices).index_add(0, begins, torch.ones_like(begins)).cumsum(0) - 1
-    sums = rows.new_zeros(begins.shape[0], rows.shape[1]).index_add(0, owners, rows)
-    if bag.mode == "sum":
-        return sums
-    counts = rows.new_zeros(begins.shape[0]).index_add(0, owners, rows.new_ones(rows.shape[0]))
-    return sums / counts.clamp(min=1).unsqueeze(-1)
-
-
 def _export_somehow(
-    torch: Any, calls: list[Call], size: int, dimension: int
+    torch: Any, calls: list[Call], size: int, dimension: int, read: ReadNumbers
 ) -> tuple[Any, bool, list[str], list[Call]]:
-    """Tries the network without its loss, by arguments or by calls, then with it, then for this batch only."""
+    """Tries the network without its loss, by arguments or by calls, then with it, then for this batch only.
+
+    Where even that depends on values of the batch, those that it reads as numbers are what they are in this one.
+    """
     first_error: Exception | None = None
-    for is_fixed in (True,) if dimension == IN_A_LIST else (False, True):
+    for is_fixed, is_read in ((False, False), (True, False), (True, True)):
+        if (dimension == IN_A_LIST and not is_fixed) or (is_read and not asks_for_values(first_error)):
+            continue
         for links, left_out in _without_loss(calls):
             try:
                 module, args, kwargs = chain_of(torch, links, left_out, size, dimension, is_fixed=is_fixed)
-                exported = _export_once(torch, module, args, kwargs, None if is_fixed else (size, dimension))
+                with read.of_call(module, args, kwargs) if is_read else nullcontext():
+                    exported = export_once(torch, (module, args, kwargs), None if is_fixed else (size, dimension))
             except Exception as error:
                 first_error = first_error or error
             else:
@@ -349,39 +330,3 @@ def _without_loss(calls: list[Call]) -> list[tuple[list[Call], list[str]]]:
     counts = [sum(each.numel() for each in call.module.parameters()) for call in calls]
     is_small = counts[-1] < (1 - COVERED_RATIO_MIN) * sum(counts)
     return [(calls, []), (calls[:-1], [])] if is_small else [(calls, [])]
-
-
-def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
-    shapes = _dynamic_shapes(torch, module, args, kwargs, batch) if batch is not None else None
-    exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
-    if not _leaves_gradients_off(exported):
-        return exported
-    with torch.no_grad():
-        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
-
-
-def _dynamic_shapes(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
-    import inspect
-
-    size, dimension = batch
-    size = max(size, 2)
-    symbol = torch.export.Dim("batch", min=1)
-    states = {id(each) for each in _recurrent_states(torch, module, tensors_of(torch, (args, kwargs)))}
-
-    def spec(leaf: Any) -> Any:
-        place = 1 if id(leaf) in states else dimension
-        is_tensor = isinstance(leaf, torch.Tensor) and leaf.dim() > place
-        return {place: symbol} if is_tensor and leaf.shape[place] == size else None
-
-    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    return torch.utils._pytree.tree_map(spec, dict(bound))
-
-
-def _leaves_gradients_off(exported: Any) -> bool:
-    """Whether a switch of gradients encloses nothing that is used, which torch itself cannot load or convert again.
-
-    So it is behind a function with a gradient of its own in what activation checkpointing runs, and where a network
-    writes to what it keeps.
-    """
-    nodes = [node for node in exported.graph.nodes if "set_grad_enabled" in str(node.target)]
-    return any(node.meta.get("val", ()) == () for node in nodes)

@@ -118,13 +118,21 @@ def tensors_of(torch: Any, values: Any) -> list[Any]:
 
 
 def images_in_list(torch: Any, call: Any) -> int:
-    """Returns how many images, of one or three channels, come in a list, as detectors take a batch; 0 = none do."""
+    """Returns how many images, of one or three channels, come in a list, as detectors take a batch; 0 = none do.
+
+    Each may stand in a record of its own beside its boxes, as Detectron2 has it.
+    """
     found = 0
     for value in (*call.args, *call.kwargs.values()):
-        images = value if isinstance(value, (list, tuple)) and len(value) > 1 else ()
-        if all(isinstance(each, torch.Tensor) and each.dim() == 3 and each.shape[0] in (1, 3) for each in images):
-            found = max(found, len(images))
+        samples = value if isinstance(value, (list, tuple)) and len(value) > 1 else ()
+        if all(_holds_image(torch, sample) for sample in samples):
+            found = max(found, len(samples))
     return found
+
+
+def _holds_image(torch: Any, sample: Any) -> bool:
+    fields = sample.values() if isinstance(sample, dict) else (sample,)
+    return any(isinstance(each, torch.Tensor) and each.dim() == 3 and each.shape[0] in (1, 3) for each in fields)
 
 
 def outputs_of(torch: Any, values: Any, depth: int = RECORDS_DEEP, looks: Looks | None = None) -> list[Any]:

@@ -280,9 +280,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "FINISHED_EARLY": "The program ended with success after {steps_done} of {steps_total} steps, as far as it "
     "reported: it ended early, or the number of steps that was stated (--steps, or total= of job.report) is too "
     "large. Anything that it left in the background ended with it.",
-    "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated; "
-    "correct --steps, because waiting times are expected by it, or say with --accumulation how many batches of its "
-    "output make a step.",
+    "FINISHED_BEYOND": "The program ended with success after {steps_done} steps, and {steps_total} were stated, by "
+    "--steps or by what a capture found planned (for the first of several trainings, say); state --steps, because "
+    "waiting times are expected by it, or say with --accumulation how many batches of its output make a step.",
     "FINISHED_WITH_TARGET": "The program ended with success after {steps_done} steps; its loss was to end it "
     "(--target-loss).",
     "CANCELLED": "The job was cancelled.",

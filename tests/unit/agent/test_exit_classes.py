@@ -74,6 +74,12 @@ def test_a_signal_is_named() -> None:
         (126, "", "exit code 126: a command cannot be executed, as shells say it"),
         (
             1,
+            f"{TRACEBACK}ImportError: IProgress not found\nException ignored in: <function tqdm.__del__ at 0x7>\n"
+            f"{TRACEBACK}AttributeError: no attribute 'disp'\n",
+            "exit code 1: ImportError: IProgress not found",
+        ),
+        (
+            1,
             "ModuleNotFoundError: No module named 'tqdm'\n",
             "exit code 1: ModuleNotFoundError: No module named 'tqdm'",
         ),

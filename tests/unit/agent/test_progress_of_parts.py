@@ -77,6 +77,32 @@ def test_a_stage_that_did_not_end_makes_no_stated_steps(tmp_path: Path) -> None:
     assert reading.steps_by_last_line("", 60) == 30
 
 
+@pytest.mark.parametrize("is_read_on", [False, True])
+def test_two_bars_side_by_side_are_no_stages(tmp_path: Path, is_read_on: bool) -> None:
+    # A generator and its critic: thirty steps of each, not thirty and then thirty more.
+    log = tmp_path / "out.log"
+    log.write_text(
+        "".join(f"[{name}] step {step}/30 bce 0.3\n" for step in range(5, 31, 5) for name in ("gen", "critic"))
+    )
+    reading = LogProgress(log, "", None, 60)
+    reading.read_to_end(1)
+    if is_read_on:
+        reading = LogProgress(log, "", reading.to_record(), 60)
+    assert reading.steps_by_last_line("", 60) == 30
+
+
+def test_stages_are_known_in_the_next_life_of_the_agent(tmp_path: Path) -> None:
+    log = tmp_path / "out.log"
+    log.write_text(bars(("[AE] step", 30)))
+    before = LogProgress(log, "", None, 50)
+    before.read_to_end(1)
+    with log.open("a") as stream:
+        stream.write(bars(("[CLF] step", 20)))
+    reading = LogProgress(log, "", before.to_record(), 50)
+    reading.read_to_end(2)
+    assert reading.steps_by_last_line("", 50) == 50
+
+
 def bars(*named: tuple[str, int], behind: str = " bce 0.3") -> str:
     return "".join(f"{name} {step}/{total}{behind}\n" for name, total in named for step in range(5, total + 1, 5))
 

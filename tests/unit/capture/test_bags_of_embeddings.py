@@ -9,7 +9,8 @@ import torch
 from cotenant_profiler.convert_command import convert
 from torch import Tensor, nn
 
-from cotenant.capture.in_script.step_export import EXPORT_FILE, _look_up_bag, export_network
+from cotenant.capture.in_script.spelled_out import look_up_bag
+from cotenant.capture.in_script.step_export import EXPORT_FILE, export_network
 from predictor_service.features.graphs.graph_description import describe_graph
 
 _WORDS, _WIDTH = 50, 16
@@ -43,4 +44,4 @@ def test_a_bag_that_is_spelled_out_answers_as_it_did(mode: str, has_end: bool, h
     bag = Texts(mode, has_end=has_end).words
     words, begins = torch.arange(17) % _WORDS, torch.tensor([0, 3, 3, 9, 17][: 5 if has_end else 4])
     weights = torch.rand(17) if has_weights and mode == "sum" else None
-    torch.testing.assert_close(_look_up_bag(torch, bag, words, begins, weights), bag(words, begins, weights))
+    torch.testing.assert_close(look_up_bag(torch, bag, words, begins, weights), bag(words, begins, weights))

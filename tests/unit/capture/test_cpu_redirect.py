@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from cotenant.capture.in_script.absent_gpu import Event, Ignored, _register_kinds
 from cotenant.capture.in_script.cpu_redirect import (
     QUIET_CUDA_CALLS,
     ZERO_CUDA_CALLS,
@@ -16,6 +19,8 @@ from cotenant.capture.in_script.cpu_redirect import (
     _device_mode,
     _make_for_the_cpu,
     _quieten_cuda,
+    _watch_autocast,
+    _watch_scaler,
 )
 
 WAYS: dict[str, Callable[[], Tensor]] = {
@@ -105,6 +110,14 @@ def test_streams_events_and_marks_of_a_gpu_do_nothing_where_there_is_none(withou
     assert not without_gpu.cuda_asked
 
 
+def test_stand_ins_are_events_and_streams_for_an_older_torch_whose_compiler_insists_on_it() -> None:
+    # Until 2.4 the first optimizer imports the compiler, which checks both.
+    kinds = SimpleNamespace(_EventBase=type("_EventBase", (ABC,), {}), _StreamBase=type("_StreamBase", (ABC,), {}))
+    _register_kinds(SimpleNamespace(_streambase=kinds))
+    assert (issubclass(Event, kinds._EventBase), issubclass(Ignored, kinds._StreamBase)) == (True, True)
+    _register_kinds(SimpleNamespace())
+
+
 def test_a_script_that_asks_a_gpu_for_its_facts_gets_some_and_is_noted(without_gpu: Requested) -> None:
     free_bytes, total_bytes = CUDA.mem_get_info(0)
     properties = CUDA.get_device_properties(torch.device("cuda:0"))
@@ -158,3 +171,33 @@ def test_an_optimizer_that_a_cuda_graph_is_to_record_steps_on_the_cpu(has_own_gr
     own_step: Any = type(optimizer).step
     own_step.__wrapped__(optimizer)
     assert not any(group["capturable"] for group in optimizer.param_groups)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Requested:
+    autocast = torch.amp.autocast_mode.autocast
+    for owner, name in ((autocast, "__init__"), (autocast, "__enter__"), (torch.amp.GradScaler, "__init__")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    requested = Requested()
+    _watch_autocast(torch, requested)
+    _watch_scaler(torch, requested)
+    return requested
+
+
+OF_CHECKPOINTS = {"__name__": "torch.utils.checkpoint", "autocast": torch.autocast}
+OFF: dict[str, tuple[Callable[[], Any], bool]] = {
+    "a region": (lambda: torch.autocast("cuda", enabled=False), True),
+    "a region by its old name": (lambda: CUDA.amp.autocast(False), True),
+    "a scaler": (lambda: CUDA.amp.GradScaler(enabled=False), True),
+    "a region that is on": (lambda: torch.autocast("cuda"), False),
+    "a region of the CPU": (lambda: torch.autocast("cpu", enabled=False), False),
+    "one of torch's own": (eval("lambda: autocast('cuda', enabled=False)", OF_CHECKPOINTS), False),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*amp:FutureWarning", "ignore:.*CUDA is not available")
+@pytest.mark.parametrize("way", OFF)
+def test_mixed_precision_that_the_script_switches_off_is_noted(way: str, watched: Requested) -> None:
+    make, is_noted = OFF[way]
+    make()
+    assert watched.switched_off is is_noted

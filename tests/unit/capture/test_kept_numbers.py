@@ -12,6 +12,7 @@ from cotenant_profiler.convert_command import convert
 from torch import Tensor, nn
 
 from cotenant.capture.in_script.kept_numbers import KeptNumbers
+from cotenant.capture.in_script.read_numbers import ReadNumbers
 from cotenant.capture.in_script.step_export import EXPORT_FILE, _export
 from cotenant.capture.in_script.step_window import Call
 from predictor_service.features.graphs.graph_description import describe_graph
@@ -98,11 +99,14 @@ def test_single_elements_of_what_is_kept_are_read_as_they_were() -> None:
     assert (0, 2) in slices
 
 
-def test_an_element_of_the_input_is_no_number_that_is_kept() -> None:
+def test_an_element_of_the_input_is_no_number_that_is_kept_but_one_that_is_read_off_it() -> None:
     network = Rows(reads_its_input=True)
     calls = [Call(torch, network, ((torch.ones(_BATCH, 12),), {}), group=0, inside_step=0)]
-    with KeptNumbers(torch, [network]), pytest.raises(Exception, match="data-dependent"):
-        _export(torch, calls, _BATCH, 0)
+    read = ReadNumbers(torch)
+    with KeptNumbers(torch, [network]) as kept:
+        _, is_fixed, _, _ = _export(torch, calls, _BATCH, 0, read)
+    assert (kept.names, is_fixed) == (["pointers"], True)
+    assert [place.partition(":")[0] for place in read.places] == ["test_kept_numbers.py"]
 
 
 class Packed(Tensor):

@@ -43,6 +43,17 @@ ValueError: You must specify labels
 """
 
 
+IN_NOTEBOOK_BAR = """Traceback (most recent call last):
+  File "notebook.py", line 26, in train
+ImportError: IProgress not found. Please update jupyter and ipywidgets
+Exception ignored in: <function tqdm.__del__ at 0x7f03d8617880>
+Traceback (most recent call last):
+  File "tqdm/std.py", line 1154, in __del__
+    self.close()
+AttributeError: 'tqdm_notebook' object has no attribute 'disp'
+"""
+
+
 UNDER_TORCHRUN = """[rank0]: Traceback (most recent call last):
 [rank0]:   File "train.py", line 3, in <module>
 [rank0]: KeyError: 'depth'
@@ -114,6 +125,11 @@ def test_a_script_that_looks_for_an_argument_in_vain_is_to_be_given_it(line: str
         ),
         ({"has_stepped": False}, "no optimizer of torch.optim has made a step"),
         ({"result": {"reason": "transformed"}}, "inside torch.func"),
+        ({"result": {"reason": "asked_limit"}}, "calls of the network without gradients"),
+        (
+            {"result": {"reason": "old_torch", "torch_version": "2.4.1"}},
+            "off torch 2.6 or later, and the script has 2.4.1",
+        ),
         ({"result": {"reason": "nested"}}, "takes nested tensors, of which torch exports none"),
         ({"result": {"reason": "quantized"}}, "trains for quantization"),
         ({"result": {"reason": "sparse"}}, "takes sparse tensors, for which ONNX has no operators"),
@@ -154,6 +170,7 @@ def test_a_script_that_looks_for_an_argument_in_vain_is_to_be_given_it(line: str
             "the script failed (exit 1): python has no module named torch.x",
         ),
         ({"status": 1, "log": IN_TRAINER}, "step: ValueError: You must specify labels"),
+        ({"status": 1, "log": IN_NOTEBOOK_BAR}, "step: ImportError: IProgress not found."),
         ({"status": 1, "log": UNDER_TORCHRUN}, "step: KeyError: 'depth'"),
         (
             {

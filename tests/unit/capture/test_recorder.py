@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cotenant.capture.in_script import recorder as recorder_module
+from cotenant.capture.in_script import repeated_answers
 from cotenant.capture.in_script.cpu_redirect import Requested
 from cotenant.capture.in_script.recorder import Recorder
 from cotenant.capture.in_script.step_export import export_step
@@ -171,9 +172,11 @@ def test_a_script_whose_time_ends_in_a_backward_pass_is_told_of_before_its_step(
     assert ([call.module for call in window.calls], window.accumulation) == ([network], None)
 
 
-@pytest.mark.parametrize(("calls", "reason"), [(0, "no_forward"), (1, "step_limit")])
+@pytest.mark.parametrize(
+    ("calls", "learns", "reason"), [(0, True, "no_forward"), (1, True, "step_limit"), (1, False, "asked_limit")]
+)
 def test_a_script_that_never_comes_to_a_step_is_ended_with_how_far_it_came(
-    calls: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    calls: int, learns: bool, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results: list[dict[str, Any]] = []
     monkeypatch.setattr(recorder_module, "write_result", lambda folder, result: results.append(result))
@@ -181,7 +184,8 @@ def test_a_script_that_never_comes_to_a_step_is_ended_with_how_far_it_came(
     recorder.install()
     try:
         for _ in range(calls):
-            torch.nn.Linear(4, 2)(torch.ones(3, 4))
+            with torch.set_grad_enabled(learns):
+                torch.nn.Linear(4, 2)(torch.ones(3, 4))
         for _ in range(recorder_module.WARNINGS_MAX + 1):
             recorder.note_limit()
     finally:
@@ -219,3 +223,25 @@ def test_what_torch_func_differentiates_is_not_taken_for_a_second_derivative(tmp
 def test_inputs_that_no_export_takes_are_named(make: Callable[[], torch.Tensor], refusal: str) -> None:
     call = Call(torch, torch.nn.Linear(3, 3), ((torch.ones(3, 3), make()), {}), group=0, inside_step=0)
     assert Window([call], 1, 1, []).refusal == refusal
+
+
+@pytest.mark.parametrize(("patience_s", "computed"), [(0.0, 1), (1e9, 4)])
+def test_a_long_validation_before_the_first_step_is_computed_once(
+    patience_s: float, computed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_answers, "PATIENCE_S", patience_s)
+    seen: list[int] = []
+    network = torch.nn.Linear(4, 2)
+    network.register_forward_hook(lambda *_: seen.append(1))
+    recorder = Recorder(torch, tmp_path)
+    recorder.install()
+    try:
+        with torch.no_grad():
+            for _ in range(4):
+                network(torch.ones(3, 4))
+        assert len(seen) == computed
+        network(torch.ones(3, 4)).sum().backward()
+    finally:
+        recorder.uninstall()
+    assert len(seen) == computed + 1
+    assert len(recorder.calls) == 1

@@ -220,6 +220,19 @@ def test_arguments_of_any_name_are_exported_for_any_batch(network: nn.Module) ->
     assert not _export(torch, [call], 4, 0)[1]
 
 
+def test_the_compiler_takes_no_part_in_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Before torch 2.8 it does unless told not to, and finds nothing: it is switched off in a capture.
+    export = torch.export.export
+
+    def compile_first(*args: Any, strict: bool = True, **named: Any) -> Any:
+        assert not strict, "no tensor operations were found"
+        return export(*args, strict=strict, **named)
+
+    monkeypatch.setattr(torch.export, "export", compile_first)
+    call = Call(torch, nn.Linear(4, 2), ((torch.rand(3, 4),), {}), group=0, inside_step=0)
+    assert not _export(torch, [call], 3, 0)[1]
+
+
 class Detector(nn.Module):
     """As those of torchvision: images and their targets come in lists."""
 

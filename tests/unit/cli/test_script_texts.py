@@ -28,6 +28,9 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
         ("import argparse, time as t, torch\n", True),
         ("import argparse, torchless\n", False),
         ("    from transformers import x\n", True),
+        ("from stable_baselines3 import PPO\n", True),
+        ("import os\nfrom ultralytics import YOLO\n", True),
+        ("from trl import SFTTrainer\n", True),
         ("\ufeffimport torch\r\n", True),  # as editors on Windows save it
         ("import torchless\n", False),
         ("", False),

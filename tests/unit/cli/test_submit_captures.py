@@ -13,8 +13,9 @@ from google.rpc import code_pb2  # type: ignore[import-untyped]
 from cotenant.capture.captured_job import CapturedJob
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.cli import capture_command, submit_capture
+from cotenant.client import PredictorClient
 from cotenant.graph_file import graph_sha256, read_graph
-from cotenant.v1 import resources_pb2, scheduling_pb2
+from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 from tests.support.cli_cluster import CommandLine, Outcome
 from tests.support.fake_services import FakePredictor, FakeScheduler
 
@@ -108,6 +109,25 @@ def test_what_was_captured_becomes_the_job_and_flags_win(submission: Submission)
     assert spec.settings.optimizer == resources_pb2.OPTIMIZER_SGD
     assert spec.settings.precision == resources_pb2.PRECISION_FP16
     assert spec.batches_per_step == 4
+
+
+@pytest.mark.parametrize("unseen_batch", [0, 6])
+def test_the_batch_of_a_graph_is_told_by_the_capture_alone_where_the_graph_does_not_show_it(
+    unseen_batch: int, submission: Submission
+) -> None:
+    own = PredictorClient.upload_graph
+
+    def upload_graph(client: PredictorClient, graph: bytes) -> prediction_pb2.UploadGraphResponse:
+        answer = own(client, graph)
+        for code in ("FIXED_BATCH", "UNSHAPED_NODES"):
+            answer.warnings.add(code=code, message="as the graph alone shows it")
+        return answer
+
+    submission.monkeypatch.setattr(PredictorClient, "upload_graph", upload_graph)
+    submission.capture_by(lambda *words, **named: replace(FOUND, unseen_batch=unseen_batch))
+    outcome = submission.submit("--", "python", "train.py")
+    assert ("FIXED_BATCH" in outcome.err) is not bool(unseen_batch)
+    assert "UNSHAPED_NODES" in outcome.err
 
 
 def test_batches_of_a_step_that_are_stated_win_over_those_that_were_captured(submission: Submission) -> None:
@@ -320,3 +340,21 @@ def test_a_capture_says_how_its_job_is_asked_about_and_how_it_is_submitted(
     told = submission.cotenant("capture", "--out", str(tmp_path / "my graph.onnx"), "--", "python", "train.py").err
     for words in ("predict {} --device TYPE", f"submit {{}}{steps}"):
         assert f"`cotenant {words.format(shlex.quote(str(tmp_path / 'my graph.yaml')))}`" in told
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_whole"),
+    [(("cut.py",), False), (("cut.py", "again.py"), False), (("cut.py", "plain.py"), True), (("plain.py",), True)],
+)
+def test_a_sweep_that_names_its_scripts_cuts_its_batches_where_all_of_them_do(
+    rows: tuple[str, ...], is_whole: bool, submission: Submission
+) -> None:
+    cutting = "from cotenant import job\nparts = job.sub_batches(batch)\n"
+    for name, text in (("cut.py", cutting), ("again.py", cutting), ("plain.py", "")):
+        submission.script.with_name(name).write_text(text)
+    sweep = submission.script.with_name("runs.csv")
+    sweep.write_text("script,lr\n" + "".join(f"{name},{lr}\n" for name in rows for lr in (0.1, 0.2)))
+    outcome = submission.submit("--sweep", "runs.csv", "--", "python", "{script}", "--lr", "{lr}")
+    assert outcome.code == 0
+    (request,) = [one for one in submission.scheduler.seen if isinstance(one, scheduling_pb2.SubmitArrayRequest)]
+    assert request.spec.takes_whole_batch is is_whole
