@@ -124,6 +124,7 @@ def retrain(plan: RetrainingPlan, registry: ModelRegistry, tell: Tell) -> Retrai
             )
         tell(f"training on {', '.join(dataset.name for dataset in datasets)}")
         trained = _keep_others(train_version(datasets, plan.seed, changes=material.changes), datasets, registry)
+        registry.add(trained.manifest, trained.files, plan.why)
         if trained.manifest.version == served:
             return RetrainingResult(
                 outcome=RetrainingOutcome.UNCHANGED,
@@ -132,7 +133,6 @@ def retrain(plan: RetrainingPlan, registry: ModelRegistry, tell: Tell) -> Retrai
                 why=["same data, seed and rules"],
                 left_out=left_out,
             )
-        registry.add(trained.manifest, trained.files, plan.why)
         tell("comparing with the served version")
         return _decide(plan, registry, material, trained, served)
 

@@ -187,6 +187,16 @@ def test_nothing_new_changes_nothing(root: Path) -> None:
     assert run(root).outcome is RetrainingOutcome.UNCHANGED
 
 
+def test_learning_the_same_again_mends_a_served_version_that_is_damaged(root: Path) -> None:
+    with registry_of(root) as registry:
+        served = registry.store.current() or ""
+        model = next(registry.store.folder(served).glob("*.onnx"))
+    model.write_bytes(b"damaged")
+    assert run(root).outcome is RetrainingOutcome.UNCHANGED
+    with registry_of(root) as registry:
+        assert registry.store.load(served).version == served
+
+
 def test_a_second_retraining_is_refused_while_one_runs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train_and_ask_again(*arguments: object, **named: object) -> None:
         run(root)
