@@ -2,8 +2,9 @@
 
 Learned from are measurement windows without quality flags, of undivided batches, in which a job was
 measured over at least ten seconds altogether. A graph that a data set knows keeps that set's architecture and family;
-any other graph is a family of its own, however its dimensions are bound, so that it is held out alone. Jobs whose
-graph this service does not keep are rows without a graph: their pairs teach slowdowns, they themselves nothing.
+so does any other graph of as many parameters, which is the same network written anew. What remains is a family of its
+own, however its dimensions are bound, so that it is held out alone. Jobs whose graph this service does not keep are
+rows without a graph: their pairs teach slowdowns, they themselves nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def collect_profiles(
     graphs = _Graphs(graphs_folder)
     stored = [restate_window(item, changes) for item in stored]
     usable = list(_usable(stored, graphs, left_out))
-    rows = make_rows(usable, _names(known))
+    rows = make_rows(usable, graphs.name_networks(known))
     left_out += rows.left_out
     windows_ms = {window.window_id: window.window_ms for window in usable}
     measured = [row for row in rows.solo if row.status == "ok"]
@@ -108,6 +109,22 @@ class _Graphs:
             except (GraphError, OSError):
                 self._faulty.add(name)
         return "its graph cannot be described" if name in self._faulty else ""
+
+    def name_networks(self, known: Sequence[Dataset]) -> Names:
+        """Architecture and family by graph hash, equal for graphs of as many parameters.
+
+        The same network has another hash as another batch, binding or version of an exporter wrote it. As a family of
+        its own it would be judged by what it was learned from.
+        """
+        names = dict(_names(known))
+        described = {sha256: graph for dataset in known for sha256, graph in dataset.graphs.items()}
+        alike = {graph.stored.parameters: names[sha256] for sha256, graph in described.items() if sha256 in names}
+        for graph_sha256, ways in self._ways.items():
+            found = [graph for way in sorted(ways) if (graph := self.described.get(way))]
+            own = (f"graph_{graph_sha256[:12]}",) * 2
+            if graph_sha256 not in names and found and found[0].stored.parameters:
+                names[graph_sha256] = alike.setdefault(found[0].stored.parameters, own)
+        return names
 
     def name(self, row: SoloRow) -> SoloRow:
         """Returns the row with the graph as its job bound it, by the name under which `described` has it."""

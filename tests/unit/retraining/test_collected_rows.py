@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -68,6 +69,17 @@ def bound_job(folder: Path, tokens: int) -> MeasuredJob:
     (folder / f"{sha256}.onnx").write_bytes(content)
     settings = JobSettings(global_batch_size=16, dimension_bindings={"tokens": tokens})
     return MeasuredJob(graph_sha256=sha256, settings=settings)
+
+
+def rewritten(folder: Path, content: bytes) -> MeasuredJob:
+    """A job of the same network as another exporter would write it."""
+    model = onnx.ModelProto.FromString(content)
+    model.producer_name, model.graph.name = "another exporter", "again"
+    changed = strip_weights(model.SerializeToString())
+    sha256 = hashlib.sha256(changed).hexdigest()
+    (folder / f"{sha256}.onnx").parent.mkdir(exist_ok=True)
+    (folder / f"{sha256}.onnx").write_bytes(changed)
+    return MeasuredJob(graph_sha256=sha256, settings=JobSettings(global_batch_size=16))
 
 
 def collect(graphs: Path, *windows: MeasurementWindow) -> CollectedProfiles:
@@ -168,6 +180,23 @@ def test_one_graph_is_learned_in_every_way_in_which_it_was_bound(tmp_path: Path)
     described = [collected.dataset.graphs[by_job[each.key].graph_sha256 or ""] for each in (short, long)]
     flops = [each.at_batch(16).forward_flops for each in described]
     assert flops[1] == 4 * flops[0] > 0
+
+
+def test_the_same_network_under_another_hash_is_of_the_same_family(tmp_path: Path) -> None:
+    """Else a network that another version of an exporter wrote would be judged by what it was learned from."""
+    write_dataset(tmp_path / "known")
+    sets = [read_dataset(tmp_path / "known")]
+    (row,) = (row for row in sets[0].solo if row.family == "wide" and row.batch == 32)
+    again = rewritten(tmp_path / "kept", (tmp_path / "known" / "graphs" / f"{row.graph_sha256}.onnx").read_bytes())
+    first = kept_job(tmp_path / "kept", 48, 40, 10)
+    second = rewritten(tmp_path / "kept", (tmp_path / "kept" / f"{first.graph_sha256}.onnx").read_bytes())
+    stored = [StoredMeasurementWindow(window=window(n, job=each)) for n, each in enumerate((again, first, second))]
+    collected = collect_profiles(stored, tmp_path / "kept", sets)
+    assert collected.dataset is not None
+    families = {row.job_key: row.family for row in collected.dataset.solo}
+    assert families[again.key] == "wide"
+    assert families[first.key] == families[second.key] == f"graph_{first.graph_sha256[:12]}"
+    assert len(families) == 3
 
 
 def test_a_binding_that_is_wrong_keeps_no_other_one_from_being_learned(tmp_path: Path) -> None:
