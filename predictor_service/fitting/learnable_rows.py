@@ -51,7 +51,7 @@ def select_learnable(learning_task: LearningTask, *, is_public: bool = False) ->
     known, left_out = split_learnable(learning_task)
     known = leave_out_failed_runs(known, left_out)
     if learning_task.target is SLOWDOWN:
-        kinds = [(range(len(known)), PAIR_ROWS_MAX)]
+        kinds = [(list(range(len(known))), PAIR_ROWS_MAX)]
     else:
         most = PUBLIC_ROWS_MAX if is_public and learning_task.target is not MEMORY else TABLE_ROWS_MAX
         with_graph = [has_vector(job) for job in known.jobs]
