@@ -270,6 +270,19 @@ def test_a_pointer_without_its_line_gets_one(root: Path) -> None:
     registry.close()
 
 
+def test_a_rollback_that_was_killed_before_its_line_stays_a_rollback(root: Path) -> None:
+    served, other = names(root)
+    registry = ModelRegistry(root, "a test")
+    registry.promote(other, "try")
+    registry.close()
+    VersionStore(root).activate(served)
+    registry = ModelRegistry(root, "the next writer")
+    assert registry.was_rolled_back()
+    with pytest.raises(UnknownVersionError, match="no version was served before"):
+        registry.roll_back("again")
+    registry.close()
+
+
 @pytest.mark.parametrize("statement", ["DELETE FROM events", "UPDATE events SET why = 'nothing happened'"])
 def test_the_history_cannot_be_rewritten(root: Path, statement: str) -> None:
     ModelRegistry(root, "a test").close()
