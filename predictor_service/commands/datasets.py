@@ -19,7 +19,8 @@ from predictor_service.importers.timm_features import FILE_NAME
 from predictor_service.importers.timm_table import ChildTracer, build_table, check_installed, read_wanted, trace_model
 from predictor_service.importers.zoo_features import describe_folder
 from predictor_service.learning.profile_files import check_references, find_rows_file, read_sidecar
-from predictor_service.retraining.datasets import PUBLIC
+from predictor_service.retraining.batch_check import find_repeated_runs
+from predictor_service.retraining.datasets import PUBLIC, Dataset
 from predictor_service.settings import default_datasets_dir
 
 _PATH: Final = click.Path(path_type=Path)
@@ -120,6 +121,7 @@ def check_command(folder: Path) -> None:
     if not found:
         raise TrainingDataError(f"{folder} has no {', '.join(_FILES)} (csv)", remedy="name a folder of a dataset")
     _check_pairs(folder, found)
+    _check_runs(folder, found)
     check_references(found.get("solo", ()))
     read_sidecar(folder)
     for name, rows in found.items():
@@ -147,3 +149,12 @@ def _check_pairs(folder: Path, found: dict[str, list[Any]]) -> None:
                     f"{folder}: pair {row.run_id} names job {key[:12]}, which solo does not have {place}",
                     remedy="add its row, with status failed where it was never measured alone",
                 )
+
+
+def _check_runs(folder: Path, found: dict[str, list[Any]]) -> None:
+    """A retraining refuses repeated runs."""
+    rows = Dataset(name=folder.name, solo=tuple(found.get("solo", ())), pairs=tuple(found.get("pairs", ())))
+    repeated = find_repeated_runs([rows])
+    if repeated:
+        remedy = "remove the copies, or give runs that were measured again a run_id of their own"
+        raise TrainingDataError(f"{folder}: {'; '.join(repeated)}", remedy=remedy)

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from cotenant.structured_log import start_logging
-from predictor_service.errors import ModelError
+from predictor_service.errors import ModelError, TrainingDataError
 from predictor_service.registry.manifest import Manifest
 from predictor_service.registry.model_registry import ModelRegistry, current_user
 from predictor_service.registry.public_version import TEACHING_SETS, PackedVersion, read_public_version
@@ -67,7 +67,7 @@ def make_first_version(settings: Settings, tell: Tell, why: str = "no model yet"
         why: What is told of the need for it.
 
     Raises:
-        TrainingDataError: There is no data set, or nothing can be learned.
+        TrainingDataError: There is no data set, nothing can be learned, or its rows are of another unit.
     """
     packed = _read_packed(tell)
     found = serve_packed(settings, packed)
@@ -100,9 +100,13 @@ def _train(settings: Settings, packed: PackedVersion | None) -> str:
     datasets = read_datasets(settings.datasets)
     # Imported here: the libraries that train take seconds to load. They never enter one that serves or has no data.
     from predictor_service.retraining.carried_devices import carry_over, models_of_package
+    from predictor_service.retraining.first_rows import find_wrong_units
     from predictor_service.retraining.training import train_version
 
     trained = train_version(datasets, settings.seed)
+    wrong = find_wrong_units(datasets, trained.held_out, {})
+    if wrong:
+        raise TrainingDataError("; ".join(map(str, wrong)), remedy="correct the unit of these rows")
     if packed is not None:
         trained = carry_over(trained, datasets, models_of_package(packed))
     return _serve(settings, trained.manifest, trained.files, "trained by command")

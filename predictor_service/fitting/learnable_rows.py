@@ -1,7 +1,9 @@
 """Which measured rows a version is learned from: the same whether `retrain` stores it or `evaluate` judges it.
 
-Jobs that came with their graph files are all learned from. Of jobs that public tables describe, thousands are alike: of
-each family so many are drawn, by the hash of their rows, that no more than `TABLE_ROWS_MAX` remain. The draw of a
+Of jobs that public tables describe, thousands are alike: of each family so many are drawn, by the hash of their rows,
+that no more than `TABLE_ROWS_MAX` remain. Apart from these, the same holds of jobs that came with their graph files, up
+to `GRAPH_ROWS_MAX`, and of pairs: nobody who runs one network in ten thousand ways outvotes the others, nor makes a
+retraining take longer than it may. The draw of a
 larger set holds that of a smaller one where the limit allows, so that versions share rows to be compared on.
 """
 
@@ -19,6 +21,8 @@ from predictor_service.learning.learning_task import LearningTask
 from predictor_service.selection.targets import MEMORY, SLOWDOWN
 
 TABLE_ROWS_MAX: Final = 2_500
+GRAPH_ROWS_MAX: Final = 2_500
+PAIR_ROWS_MAX: Final = 5_000
 PUBLIC_ROWS_MAX: Final = 1_000
 """Of models that come with the program, but for memory."""
 NOT_DRAWN: Final = "not among those that were drawn evenly by family"
@@ -46,9 +50,17 @@ def select_learnable(learning_task: LearningTask, *, is_public: bool = False) ->
     """
     known, left_out = split_learnable(learning_task)
     known = leave_out_failed_runs(known, left_out)
-    if learning_task.target is not SLOWDOWN:
+    if learning_task.target is SLOWDOWN:
+        kinds = [(list(range(len(known))), PAIR_ROWS_MAX)]
+    else:
         most = PUBLIC_ROWS_MAX if is_public and learning_task.target is not MEMORY else TABLE_ROWS_MAX
-        known = _drop(known, _not_drawn(known, most), NOT_DRAWN, left_out)
+        with_graph = [has_vector(job) for job in known.jobs]
+        kinds = [
+            ([place for place, each in enumerate(with_graph) if each is kind], rows_max)
+            for kind, rows_max in ((False, most), (True, GRAPH_ROWS_MAX))
+        ]
+    places = [place for candidates, rows_max in kinds for place in _not_drawn(known, candidates, rows_max)]
+    known = _drop(known, places, NOT_DRAWN, left_out)
     return LearnableRows(learned=known.in_content_order(), left_out=left_out)
 
 
@@ -60,14 +72,13 @@ def _drop(learning_task: LearningTask, places: Sequence[int], reason: str, left_
     return learning_task.subset([place for place in range(len(learning_task)) if place not in dropped])
 
 
-def _not_drawn(learning_task: LearningTask, rows_max: int) -> list[int]:
-    """Places of the table rows beyond the limit: of every family those with the largest hashes."""
-    families: dict[str, list[int]] = defaultdict(list)
-    for place, job in enumerate(learning_task.jobs):
-        if not has_vector(job):
-            families[job.family].append(place)
-    if sum(map(len, families.values())) <= rows_max:
+def _not_drawn(learning_task: LearningTask, candidates: Sequence[int], rows_max: int) -> list[int]:
+    """Those of the candidates, places of rows, beyond the limit: of every family those with the largest hashes."""
+    if len(candidates) <= rows_max:
         return []
+    families: dict[str, list[int]] = defaultdict(list)
+    for place in candidates:
+        families[learning_task.jobs[place].family].append(place)
     most = _share([len(places) for places in families.values()], rows_max)
     names = name_rows(learning_task)
     return [place for places in families.values() for place in sorted(places, key=names.__getitem__)[most:]]

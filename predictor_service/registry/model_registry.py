@@ -133,7 +133,10 @@ class ModelRegistry:
         events = [event for event in self.history.events() if event.action in _SERVED]
         if current is not None and (not events or events[-1].version != current):
             previous = events[-1].version if events else ""
-            self._note(VersionAction.PROMOTED, current, "found served without a line of its own", previous=previous)
+            # The version before is what a rollback leads to; that of an operator must not be forgotten.
+            is_back = self._served_stack()[-2:-1] == [current]
+            action = VersionAction.ROLLED_BACK if is_back else VersionAction.PROMOTED
+            self._note(action, current, "found served without a line of its own", previous=previous)
 
     def _note(
         self,

@@ -23,6 +23,7 @@ class VersionHolder:
         self._store = store
         self._lock = threading.Lock()
         self._served: ServedVersion | None = None
+        self._refused = ("", "")
 
     def current(self) -> ServedVersion | None:
         """The version to answer with; None when none was ever loaded."""
@@ -37,8 +38,15 @@ class VersionHolder:
         with self._lock:
             name = self._store.current()
             if name is not None and (self._served is None or self._served.version != name):
-                try:
-                    self._served = self._store.load(name)
-                except ModelError as error:
-                    _logger.error("version_refused", extra={"model_version": name, "reason": str(error)})
+                self._serve(name)
             return self._served.version if self._served else None
+
+    def _serve(self, name: str) -> None:
+        """Loads a version; why it cannot be trusted is logged once, although it is tried every few seconds."""
+        try:
+            self._served = self._store.load(name)
+            self._refused = ("", "")
+        except ModelError as error:
+            if (name, str(error)) != self._refused:
+                _logger.error("version_refused", extra={"model_version": name, "reason": str(error)})
+            self._refused = (name, str(error))

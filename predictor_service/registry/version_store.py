@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from cotenant.system_clock import now_ms
 from predictor_service.errors import ModelError, UnknownVersionError
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.feature_meaning import means_the_same
@@ -27,6 +28,8 @@ from predictor_service.registry.spread_record import GoldenVectors
 
 _MODEL_BYTES_MAX = 256 << 20
 _LEAVING = ".leaving-"
+_PARTIAL = ".partial-"
+_WRITING_S = 3_600.0
 
 
 class VersionStore:
@@ -50,24 +53,25 @@ class VersionStore:
             return None
 
     def add(self, manifest: Manifest, files: Mapping[str, bytes]) -> None:
-        """Stores a version; one that exists already is left as it is.
+        """Stores a version; one that exists already is left as it is, and replaced where a file of it is damaged.
 
         Args:
             manifest: Its description.
             files: Content by file name.
         """
         folder = self._versions / manifest.version
-        if folder.exists():
+        contents = {**files, "manifest.json": manifest.to_json().encode()}
+        if _holds(folder, contents):
             return
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=self._versions))
+        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=self._versions))
         try:
-            for name, content in {**files, "manifest.json": manifest.to_json().encode()}.items():
+            for name, content in contents.items():
                 _write_durably(partial / name, content)
             partial.chmod(0o755)
-            partial.rename(folder)
+            self._put(partial, folder)
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
-            if not folder.exists():  # another process may have stored the same version meanwhile
+            if not _holds(folder, contents):  # another process may have stored the same version meanwhile
                 raise
 
     def forget_oldest(self, versions_max: int, *, keep: Collection[str]) -> None:
@@ -76,7 +80,7 @@ class VersionStore:
         Raises:
             OSError: The disk does not let them be deleted.
         """
-        for left in self._versions.glob(f"{_LEAVING}*"):  # by a process that was killed meanwhile
+        for left in self._left_over():
             shutil.rmtree(left)
         kept = {*keep, self.current()}
         stored = sorted(self.names(), key=lambda name: ((self._versions / name).stat().st_mtime_ns, name))
@@ -85,6 +89,23 @@ class VersionStore:
                 leaving = self._versions / f"{_LEAVING}{name}"
                 (self._versions / name).rename(leaving)
                 shutil.rmtree(leaving)
+
+    def _put(self, partial: Path, folder: Path) -> None:
+        """Puts a whole folder where a damaged one may be."""
+        if folder.exists():
+            damaged = self._versions / f"{_LEAVING}{partial.name}"
+            folder.rename(damaged)
+            partial.rename(folder)
+            shutil.rmtree(damaged, ignore_errors=True)
+        else:
+            partial.rename(folder)
+        _sync_folder(self._versions)
+
+    def _left_over(self) -> list[Path]:
+        """What a process that was killed left behind; one that writes does so for less than `_WRITING_S`."""
+        written_before = now_ms() / 1_000 - _WRITING_S
+        partial = [path for path in self._versions.glob(f"{_PARTIAL}*") if path.stat().st_mtime < written_before]
+        return [*self._versions.glob(f"{_LEAVING}*"), *partial]
 
     def activate(self, name: str) -> None:
         """Makes a version the one to serve, once it has proved itself.
@@ -96,6 +117,7 @@ class VersionStore:
         partial = self._root / ".current.partial"
         _write_durably(partial, f"{name}\n".encode("ascii"))
         partial.replace(self._root / "current")
+        _sync_folder(self._root)
 
     def manifest(self, name: str) -> Manifest:
         """Reads a version's manifest.
@@ -212,3 +234,20 @@ def _write_durably(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _holds(folder: Path, contents: Mapping[str, bytes]) -> bool:
+    """Whether a folder has these files with this content."""
+    try:
+        return all((folder / name).read_bytes() == content for name, content in contents.items())
+    except OSError:
+        return False
+
+
+def _sync_folder(folder: Path) -> None:
+    """Has the names in a folder survive a power cut, as the files themselves do."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

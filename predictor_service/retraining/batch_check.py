@@ -28,7 +28,7 @@ from predictor_service.retraining.collected_rows import NAME as COLLECTED
 from predictor_service.retraining.datasets import Dataset
 from predictor_service.retraining.gate import Objection
 from predictor_service.retraining.learned_rows import select_rows
-from predictor_service.selection.targets import TARGETS, Target
+from predictor_service.selection.targets import MEMORY, STEP, TARGETS, Target
 
 CONTRADICTION_WIDTHS: Final = 1.5
 CONTRADICTION_LOG_MIN: Final = math.log(1.5)
@@ -36,12 +36,14 @@ CONTRADICTION_SHARE_MIN: Final = 0.15
 CONTRADICTING_RATIO_MAX: Final = 0.1
 CONTRADICTING_ROWS_MIN: Final = 2
 IMPOSSIBLE_LOG: Final = math.log(30.0)
-_UNITS: Final = {
-    1e3: "microseconds given as milliseconds",
-    1e-3: "seconds given as milliseconds",
-    float(1 << 10): "a size multiplied by 1024 once too often",
-    1.0 / (1 << 10): "KiB given as bytes",
-    1e-6: "MB or MiB given as bytes",
+_UNITS: Final[Mapping[str, Mapping[float, str]]] = {
+    STEP.name: {1e3: "microseconds given as milliseconds", 1e-3: "seconds given as milliseconds"},
+    MEMORY.name: {
+        float(1 << 10): "a size multiplied by 1024 once too often",
+        1.0 / (1 << 10): "KiB given as bytes",
+        1e-6: "MB or MiB given as bytes",
+        1e-9: "GB or GiB given as bytes",
+    },
 }
 _UNIT_TOLERANCE: Final = 1.6
 
@@ -150,12 +152,20 @@ def _judge(rows: _NewRows) -> str:
     if not impossible and not (many and contradicting.mean() > CONTRADICTING_RATIO_MAX):
         return ""
     typical = float(np.median(off[contradicting])) if contradicting.any() else float(off[np.abs(off).argmax()])
-    how = f"by {typical:+.2f}" if is_share else f"by a factor of {math.exp(typical):.3g}{_unit_hint(math.exp(typical))}"
+    factor = math.exp(typical)
+    how = f"by {typical:+.2f}" if is_share else f"by a factor of {factor:.3g}{hint_at_unit(rows.target, factor)}"
     return f"{int(contradicting.sum())} of {count} new rows contradict what the served version knows, typically {how}"
 
 
-def _unit_hint(factor: float) -> str:
-    for unit, meaning in _UNITS.items():
-        if unit / _UNIT_TOLERANCE < factor < unit * _UNIT_TOLERANCE:
+def hint_at_unit(target: Target, factor: float, tolerance: float = _UNIT_TOLERANCE) -> str:
+    """Returns which unit was confused where a factor looks like it, in brackets; else nothing.
+
+    Args:
+        target: What was measured.
+        factor: Of what was given over what is right, above 0.
+        tolerance: Factor by which it may be another one.
+    """
+    for unit, meaning in _UNITS.get(target.name, {}).items():
+        if unit / tolerance < factor < unit * tolerance:
             return f" ({meaning}?)"
     return ""

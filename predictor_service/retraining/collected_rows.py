@@ -2,7 +2,8 @@
 
 Learned from are measurement windows without quality flags, of undivided batches, in which a job was
 measured over at least ten seconds altogether. A graph that a data set knows keeps that set's architecture and family;
-any other graph is a family of its own, so that it is held out alone. Jobs whose graph this service does not keep are
+so does any other graph of as many parameters, which is the same network written anew. What remains is a family of its
+own, however its dimensions are bound, so that it is held out alone. Jobs whose graph this service does not keep are
 rows without a graph: their pairs teach slowdowns, they themselves nothing.
 """
 
@@ -29,6 +30,8 @@ from predictor_service.retraining.datasets import Dataset
 from predictor_service.retraining.restated_rows import restate_window
 
 NAME: Final = "collected"
+BINDINGS_PER_GRAPH_MAX: Final = 32
+TOO_MANY_BINDINGS: Final = f"its graph was bound in more than {BINDINGS_PER_GRAPH_MAX} ways"
 MEASURED_MS_MIN: Final = 10_000
 TOO_SHORT: Final = f"measured over less than {MEASURED_MS_MIN // 1000} s altogether"
 Row = TypeVar("Row", SoloRow, PairRow)
@@ -67,11 +70,11 @@ def collect_profiles(
     graphs = _Graphs(graphs_folder)
     stored = [restate_window(item, changes) for item in stored]
     usable = list(_usable(stored, graphs, left_out))
-    rows = make_rows(usable, _names(known))
+    rows = make_rows(usable, graphs.name_networks(known))
     left_out += rows.left_out
     windows_ms = {window.window_id: window.window_ms for window in usable}
     measured = [row for row in rows.solo if row.status == "ok"]
-    solo = [_median_solo(members) for members in _long_enough(measured, windows_ms, left_out)]
+    solo = [graphs.name(_median_solo(members)) for members in _long_enough(measured, windows_ms, left_out)]
     if not solo:
         return CollectedProfiles(dataset=None, left_out=dict(left_out))
     pairs = [_median_pair(members) for members in _long_enough(rows.pairs, windows_ms, left_out)]
@@ -83,24 +86,49 @@ def collect_profiles(
 
 
 class _Graphs:
-    """Describes kept graphs, each with the bindings of the first job that ran it."""
+    """Describes kept graphs, each in every way in which jobs bound it, and names each by graph and bindings."""
 
     def __init__(self, folder: Path) -> None:
         self.described: dict[str, GraphDescription] = {}
         self._folder = folder
-        self._bindings: dict[str, Mapping[str, int]] = {}
+        self._names: dict[str, str] = {}
+        self._faulty: set[str] = set()
+        self._ways: dict[str, set[str]] = defaultdict(set)
 
     def find_fault(self, window: MeasurementWindow) -> str:
         """Returns why nothing can be learned about the graph of a window; empty when something can."""
         graph_sha256, bindings = window.job.graph_sha256, window.job.settings.dimension_bindings
-        if self._bindings.setdefault(graph_sha256, bindings) != bindings:
-            return "its graph was bound in another way first"
-        try:
-            if graph_sha256 not in self.described and self._path(graph_sha256).is_file():
-                self.described[graph_sha256] = self._describe(graph_sha256, bindings)
-        except (GraphError, OSError):
-            return "its graph cannot be described"
-        return ""
+        name = _name_bound(graph_sha256, bindings)
+        if name not in self._ways[graph_sha256] and len(self._ways[graph_sha256]) >= BINDINGS_PER_GRAPH_MAX:
+            return TOO_MANY_BINDINGS
+        self._ways[graph_sha256].add(name)
+        self._names[window.job.key] = name
+        if name not in self.described and name not in self._faulty and self._path(graph_sha256).is_file():
+            try:
+                self.described[name] = self._describe(graph_sha256, bindings)
+            except (GraphError, OSError):
+                self._faulty.add(name)
+        return "its graph cannot be described" if name in self._faulty else ""
+
+    def name_networks(self, known: Sequence[Dataset]) -> Names:
+        """Architecture and family by graph hash, equal for graphs of as many parameters.
+
+        The same network has another hash as another batch, binding or version of an exporter wrote it. As a family of
+        its own it would be judged by what it was learned from.
+        """
+        names = dict(_names(known))
+        described = {sha256: graph for dataset in known for sha256, graph in dataset.graphs.items()}
+        alike = {graph.stored.parameters: names[sha256] for sha256, graph in described.items() if sha256 in names}
+        for graph_sha256, ways in self._ways.items():
+            found = [graph for way in sorted(ways) if (graph := self.described.get(way))]
+            own = (f"graph_{graph_sha256[:12]}",) * 2
+            if graph_sha256 not in names and found and found[0].stored.parameters:
+                names[graph_sha256] = alike.setdefault(found[0].stored.parameters, own)
+        return names
+
+    def name(self, row: SoloRow) -> SoloRow:
+        """Returns the row with the graph as its job bound it, by the name under which `described` has it."""
+        return dataclasses.replace(row, graph_sha256=self._names.get(row.job_key, row.graph_sha256))
 
     def _path(self, graph_sha256: str) -> Path:
         return self._folder / f"{graph_sha256}.onnx"
@@ -110,6 +138,12 @@ class _Graphs:
         if path.stat().st_size > DEFAULT_LIMITS.graph_bytes:
             raise GraphLimitError(f"{path.name} is too large", remedy="send it without its weights")
         return describe_graph(path.read_bytes(), bindings)
+
+
+def _name_bound(graph_sha256: str, bindings: Mapping[str, int]) -> str:
+    """The hash of a graph whose dimensions are bound; that of the graph itself where none is."""
+    bound = f"{graph_sha256} {sorted(bindings.items())}"
+    return hashlib.sha256(bound.encode()).hexdigest() if bindings else graph_sha256
 
 
 def _usable(

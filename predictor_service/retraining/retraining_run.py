@@ -19,7 +19,7 @@ from predictor_service.retraining.batch_check import find_contradictions, find_r
 from predictor_service.retraining.carried_devices import StoredModels, carry_over, keep_served, models_of_package
 from predictor_service.retraining.datasets import Dataset
 from predictor_service.retraining.device_changes import FoundChange
-from predictor_service.retraining.first_rows import find_mixed_labels
+from predictor_service.retraining.first_rows import find_mixed_labels, find_wrong_units
 from predictor_service.retraining.gate import Objection, TargetComparison, compare_held_out, compare_newest
 from predictor_service.retraining.learned_rows import name_collected
 from predictor_service.retraining.learning_material import LearningMaterial, Tell, collect_material
@@ -124,6 +124,7 @@ def retrain(plan: RetrainingPlan, registry: ModelRegistry, tell: Tell) -> Retrai
             )
         tell(f"training on {', '.join(dataset.name for dataset in datasets)}")
         trained = _keep_others(train_version(datasets, plan.seed, changes=material.changes), datasets, registry)
+        registry.add(trained.manifest, trained.files, plan.why)
         if trained.manifest.version == served:
             return RetrainingResult(
                 outcome=RetrainingOutcome.UNCHANGED,
@@ -132,7 +133,6 @@ def retrain(plan: RetrainingPlan, registry: ModelRegistry, tell: Tell) -> Retrai
                 why=["same data, seed and rules"],
                 left_out=left_out,
             )
-        registry.add(trained.manifest, trained.files, plan.why)
         tell("comparing with the served version")
         return _decide(plan, registry, material, trained, served)
 
@@ -211,7 +211,7 @@ def _judge(
     """Objections, comparisons, and the reason to state when there is no objection."""
     served = registry.store.current()
     if served is None:
-        return find_mixed_labels(without_public(trained.held_out, trained.manifest), {}), [], "the first version"
+        return _judge_first(material.datasets, trained, {}), [], "the first version"
     try:
         champion = registry.store.load(served)
         held_out = without_public(registry.store.held_out(served), champion.manifest)
@@ -222,10 +222,18 @@ def _judge(
     comparisons = compare_held_out(held_out, trained.held_out, plan.seed)
     comparisons += [_compare_change(item, material.datasets, trained, plan.seed) for item in material.found]
     objections = find_contradictions(material.datasets, champion.without_public(), held_out, changes)
-    # What came with the program was judged before it was shipped, and is nothing that these data teach.
-    objections += find_mixed_labels(without_public(trained.held_out, trained.manifest), held_out)
+    objections += _judge_first(material.datasets, trained, held_out)
     objections += [Objection(each.device, each.target, each.objection) for each in comparisons if each.objection]
     return objections, comparisons, f"not worse than {served} on the same held-out groups"
+
+
+def _judge_first(datasets: Sequence[Dataset], trained: TrainedVersion, served: HeldOut) -> list[Objection]:
+    """What speaks against targets that are not served yet.
+
+    What came with the program was judged before it was shipped, and is nothing that these data teach.
+    """
+    own = without_public(trained.held_out, trained.manifest)
+    return [*find_wrong_units(datasets, own, served), *find_mixed_labels(own, served)]
 
 
 def _without_changed(held_out: HeldOut, changed: Collection[tuple[str, str]]) -> HeldOut:

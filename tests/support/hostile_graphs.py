@@ -35,6 +35,8 @@ def hostile_graphs() -> Mapping[str, Callable[[], bytes]]:
         "concat_doubling": concat_doubling,
         "doubling_functions": doubling_functions,
         "recursive_function": recursive_function,
+        "functions_900_deep": lambda: nested_functions(900),
+        "padded_to_less_than_nothing": lambda: _pad(-100),
         "function_defined_twice": function_defined_twice,
         "many_nodes": many_nodes,
         "custom_operator": lambda: _model([("Mystery", ["x"], ["b"])], "b", domain="strange.example"),
@@ -103,6 +105,17 @@ def doubling_functions(levels: int = 22) -> bytes:
     return _model([(f"F{levels - 1}", ["x"], ["y"], {"domain": "local"})], "y", functions=functions)
 
 
+def nested_functions(levels: int) -> bytes:
+    """Functions of which each calls the one before."""
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("local", 1)]
+    functions = []
+    for level in range(levels):
+        call, domain = (f"F{level - 1}", "local") if level else ("Relu", "")
+        body = [helper.make_node(call, ["a"], ["z"], domain=domain)]
+        functions.append(helper.make_function("local", f"F{level}", ["a"], ["z"], body, opsets))
+    return _model([(f"F{levels - 1}", ["x"], ["y"], {"domain": "local"})], "y", functions=functions)
+
+
 def recursive_function() -> bytes:
     """A function that calls itself."""
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("local", 1)]
@@ -143,6 +156,11 @@ def _convolution(**attributes: Any) -> bytes:
     weight = TensorProto(name="w", dims=[8, 4, 3, 3], data_type=1, data_location=TensorProto.EXTERNAL)
     nodes = [("Conv", ["x", "w"], ["y"], attributes)]
     return _model(nodes, "y", dims=["batch", 4, 9, 9], initializers=[weight])
+
+
+def _pad(columns: int) -> bytes:
+    pads = helper.make_tensor("pads", TensorProto.INT64, [4], [0, 0, 0, columns])
+    return _model([("Pad", ["x", "pads"], ["p"]), ("Relu", ["p"], ["y"])], "y", initializers=[pads])
 
 
 def _sequence(nodes: Sequence[Any], i: int) -> bytes:

@@ -34,6 +34,7 @@ class GraphLimits:
         dimension: Size of one dimension.
         elements: Product of the dimensions of one tensor.
         nesting: Levels of subgraphs inside each other.
+        calls: Levels of functions that call each other.
         shape_values: Integers inside one shape that inference would compute element by element.
         batch: Samples per step.
     """
@@ -47,6 +48,7 @@ class GraphLimits:
     dimension: int = 1 << 40
     elements: int = 1 << 42
     nesting: int = 8
+    calls: int = 100
     shape_values: int = 1 << 14
     batch: int = 1 << 20
 
@@ -132,7 +134,8 @@ def count_expanded_nodes(model: ModelProto, limits: GraphLimits) -> int:
     open_calls: set[tuple[str, str]] = set()
 
     def count(nodes: Iterable[NodeProto], depth: int) -> int:
-        _check("nesting", depth, limits.nesting + len(functions), "flatten the control flow")
+        nesting = limits.nesting + min(len(functions), limits.calls)
+        _check("nesting", depth, nesting, "flatten the control flow, and inline functions that call each other")
         total = 0
         for node in nodes:
             total += 1 + sum(count(inner.node, depth + 1) for inner in subgraphs(node))

@@ -97,7 +97,12 @@ def infer_shapes(model: ModelProto, limits: GraphLimits) -> ShapeTable:
     table: dict[str, TensorShape] = {}
     _collect(inferred.graph, "", table)
     for name, shape in table.items():
-        if shape.elements > limits.elements or min(shape.dims, default=0) < 0:
+        if min(shape.dims, default=0) < 0:
+            raise MalformedGraphError(
+                f"tensor {name} has the shape {list(shape.dims)}, less than nothing",
+                remedy="look at the pads, sizes and scales of the node that makes it",
+            )
+        if shape.elements > limits.elements:
             raise GraphLimitError(
                 f"tensor {name} has the shape {list(shape.dims)}, more than {limits.elements} elements",
                 remedy="look at the dimension bindings and the node that makes it",

@@ -8,11 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from predictor_service.errors import CallerError, GraphLimitError, UnboundDimensionError
+from predictor_service.errors import CallerError, GraphLimitError, MalformedGraphError, UnboundDimensionError
 from predictor_service.features.graphs.extraction_pool import ExtractionPool
 from predictor_service.features.graphs.graph_description import describe_graph
 from tests.support.cases import for_each
-from tests.support.hostile_graphs import answerable_graphs, concat_doubling, hostile_graphs, many_nodes
+from tests.support.hostile_graphs import (
+    answerable_graphs,
+    concat_doubling,
+    hostile_graphs,
+    many_nodes,
+    nested_functions,
+)
 from tests.support.onnx_graphs import perceptron
 
 HOSTILE = hostile_graphs()
@@ -80,6 +86,17 @@ def test_limits_say_which_one_was_passed_and_by_how_much() -> None:
         describe_graph(concat_doubling())
 
     assert caught.value.details == {"limit": "shape_values", "value": "32768", "maximum": "16384"}
+
+
+def test_a_shape_below_nothing_is_not_called_too_large() -> None:
+    with pytest.raises(MalformedGraphError, match=r"\[2, -96\], less than nothing"):
+        describe_graph(HOSTILE["padded_to_less_than_nothing"]())
+
+
+def test_functions_that_call_each_other_too_deep_are_refused_by_their_limit() -> None:
+    with pytest.raises(GraphLimitError, match="nesting = 109"):
+        describe_graph(HOSTILE["functions_900_deep"]())
+    assert describe_graph(nested_functions(90)).nodes == 1
 
 
 def test_a_graph_just_below_the_node_limit_is_described() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from collections import Counter
 from pathlib import Path
@@ -281,6 +282,13 @@ def test_the_check_finds_a_pair_without_its_job(tmp_path: Path) -> None:
     with pytest.raises(
         TrainingDataError, match="which solo does not have on alnair-unnamed-gpu in campaign mps_slides"
     ):
+        CliRunner().invoke(datasets, ["check", str(tmp_path / "out")], catch_exceptions=False)
+
+
+def test_the_check_finds_runs_that_are_there_twice_as_a_retraining_would(tmp_path: Path) -> None:
+    found = imported(tmp_path, "alnair")
+    write_set(tmp_path / "out", dataclasses.replace(found, solo=(*found.solo, *found.solo)))
+    with pytest.raises(TrainingDataError, match="1 runs of jobs alone appear more than once"):
         CliRunner().invoke(datasets, ["check", str(tmp_path / "out")], catch_exceptions=False)
 
 

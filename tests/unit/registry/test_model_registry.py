@@ -130,6 +130,45 @@ def test_a_damaged_version_is_refused_and_the_old_one_goes_on(root: Path, conten
         VersionStore(root).load(other)
 
 
+def test_a_version_that_is_learned_again_mends_its_damaged_files(root: Path) -> None:
+    served, _ = names(root)
+    store = VersionStore(root)
+    manifest, folder = store.manifest(served), root / "versions" / served
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "manifest.json"}
+    damaged = next(folder.glob("*.onnx"))
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    before = damaged.stat().st_ino
+    store.add(manifest, files)
+    assert store.load(served).version == served
+    assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
+    mended = damaged.stat().st_ino
+    store.add(manifest, files)
+    assert before != mended == damaged.stat().st_ino, "a whole version is left as it is"
+
+
+def test_why_a_version_is_refused_is_logged_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    served, other = names(root)
+    holder = VersionHolder(VersionStore(root))
+    holder.reload()
+    (root / "current").write_text("nothing")
+    assert [holder.reload() for _ in range(3)] == [served] * 3
+    assert [record.message for record in caplog.records] == ["version_refused"]
+    (root / "current").write_text(other)
+    assert holder.reload() == other
+    (root / "current").write_text("nothing")
+    holder.reload()
+    assert len(caplog.records) == 2
+
+
+def test_what_killed_programs_left_is_cleared_away_but_not_what_is_being_written(root: Path) -> None:
+    served, other = names(root)
+    for name in (".partial-old", ".partial-new", ".leaving-old"):
+        (root / "versions" / name).mkdir()
+    os.utime(root / "versions" / ".partial-old", (1, 1))
+    VersionStore(root).forget_oldest(10, keep=())
+    assert {path.name for path in (root / "versions").iterdir()} == {served, other, ".partial-new"}
+
+
 def test_a_damaged_pointer_leaves_the_old_version_in_place(root: Path) -> None:
     served, _ = names(root)
     holder = VersionHolder(VersionStore(root))
@@ -228,6 +267,19 @@ def test_a_pointer_without_its_line_gets_one(root: Path) -> None:
     VersionStore(root).activate(other)
     registry = ModelRegistry(root, "the next writer")
     assert registry.history.events()[-1].version == other
+    registry.close()
+
+
+def test_a_rollback_that_was_killed_before_its_line_stays_a_rollback(root: Path) -> None:
+    served, other = names(root)
+    registry = ModelRegistry(root, "a test")
+    registry.promote(other, "try")
+    registry.close()
+    VersionStore(root).activate(served)
+    registry = ModelRegistry(root, "the next writer")
+    assert registry.was_rolled_back()
+    with pytest.raises(UnknownVersionError, match="no version was served before"):
+        registry.roll_back("again")
     registry.close()
 
 

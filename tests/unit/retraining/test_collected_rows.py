@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
+from cotenant.graph_file import strip_weights
+from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import check_row
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.fitting.known_rows import WITHOUT_GRAPH
@@ -22,12 +27,20 @@ from predictor_service.profile_store.measurement_window import (
     decode,
     encode,
 )
-from predictor_service.retraining.collected_rows import NAME, TOO_SHORT, CollectedProfiles, collect_profiles
+from predictor_service.retraining.collected_rows import (
+    BINDINGS_PER_GRAPH_MAX,
+    NAME,
+    TOO_MANY_BINDINGS,
+    TOO_SHORT,
+    CollectedProfiles,
+    collect_profiles,
+)
 from predictor_service.retraining.datasets import read_dataset
 from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.selection.targets import STEP
 from tests.support.measured_dataset import write_dataset
 from tests.support.measurement_windows import job, kept_job, window
+from tests.support.onnx_graphs import absent_tensor
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +56,30 @@ def known(graphs: Path) -> MeasuredJob:
 @pytest.fixture(scope="module")
 def other(graphs: Path) -> MeasuredJob:
     return kept_job(graphs, 32, 32, 10)
+
+
+def bound_job(folder: Path, tokens: int) -> MeasuredJob:
+    """A job whose graph leaves the batch and the number of tokens open."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "tokens", 64]) for name in "xy")
+    multiply = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([multiply], "tokens", [x], [y], initializer=[absent_tensor("w", [64, 64])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    content = strip_weights(model.SerializeToString())
+    sha256 = hashlib.sha256(content).hexdigest()
+    (folder / f"{sha256}.onnx").write_bytes(content)
+    settings = JobSettings(global_batch_size=16, dimension_bindings={"tokens": tokens})
+    return MeasuredJob(graph_sha256=sha256, settings=settings)
+
+
+def rewritten(folder: Path, content: bytes) -> MeasuredJob:
+    """A job of the same network as another exporter would write it."""
+    model = onnx.ModelProto.FromString(content)
+    model.producer_name, model.graph.name = "another exporter", "again"
+    changed = strip_weights(model.SerializeToString())
+    sha256 = hashlib.sha256(changed).hexdigest()
+    (folder / f"{sha256}.onnx").parent.mkdir(exist_ok=True)
+    (folder / f"{sha256}.onnx").write_bytes(changed)
+    return MeasuredJob(graph_sha256=sha256, settings=JobSettings(global_batch_size=16))
 
 
 def collect(graphs: Path, *windows: MeasurementWindow) -> CollectedProfiles:
@@ -133,10 +170,50 @@ def test_a_damaged_graph_teaches_nothing_and_is_named(tmp_path: Path) -> None:
     assert collected.left_out == {"its graph cannot be described": 1}
 
 
-def test_one_graph_is_learned_with_one_binding(graphs: Path, known: MeasuredJob) -> None:
-    rebound = kept_job(graphs, 64, 48, 10, optimizer="adam", dimension_bindings={"tokens": 3})
-    collected = collect(graphs, window(1, job=known), window(2, job=rebound))
-    assert collected.left_out == {"its graph was bound in another way first": 1}
+def test_one_graph_is_learned_in_every_way_in_which_it_was_bound(tmp_path: Path) -> None:
+    short, long = (bound_job(tmp_path, tokens) for tokens in (8, 32))
+    collected = collect(tmp_path, window(1, job=long), window(2, job=short), window(3, job=long))
+    assert collected.dataset is not None
+    assert collected.left_out == {}
+    by_job = {row.job_key: row for row in collected.dataset.solo}
+    assert {row.family for row in by_job.values()} == {f"graph_{short.graph_sha256[:12]}"}
+    described = [collected.dataset.graphs[by_job[each.key].graph_sha256 or ""] for each in (short, long)]
+    flops = [each.at_batch(16).forward_flops for each in described]
+    assert flops[1] == 4 * flops[0] > 0
+
+
+def test_the_same_network_under_another_hash_is_of_the_same_family(tmp_path: Path) -> None:
+    """Else a network that another version of an exporter wrote would be judged by what it was learned from."""
+    write_dataset(tmp_path / "known")
+    sets = [read_dataset(tmp_path / "known")]
+    (row,) = (row for row in sets[0].solo if row.family == "wide" and row.batch == 32)
+    again = rewritten(tmp_path / "kept", (tmp_path / "known" / "graphs" / f"{row.graph_sha256}.onnx").read_bytes())
+    first = kept_job(tmp_path / "kept", 48, 40, 10)
+    second = rewritten(tmp_path / "kept", (tmp_path / "kept" / f"{first.graph_sha256}.onnx").read_bytes())
+    stored = [StoredMeasurementWindow(window=window(n, job=each)) for n, each in enumerate((again, first, second))]
+    collected = collect_profiles(stored, tmp_path / "kept", sets)
+    assert collected.dataset is not None
+    families = {row.job_key: row.family for row in collected.dataset.solo}
+    assert families[again.key] == "wide"
+    assert families[first.key] == families[second.key] == f"graph_{first.graph_sha256[:12]}"
+    assert len(families) == 3
+
+
+def test_a_binding_that_is_wrong_keeps_no_other_one_from_being_learned(tmp_path: Path) -> None:
+    bound = bound_job(tmp_path, 8)
+    unbound = dataclasses.replace(bound, settings=dataclasses.replace(bound.settings, dimension_bindings={}))
+    collected = collect(tmp_path, window(1, job=unbound), window(2, job=bound))
+    assert collected.left_out == {"its graph cannot be described": 1}
+    assert collected.dataset is not None
+    assert [row.job_key for row in collected.dataset.solo] == [bound.key]
+
+
+def test_a_graph_that_is_bound_in_ever_new_ways_is_described_in_so_many_only(tmp_path: Path) -> None:
+    jobs = [bound_job(tmp_path, tokens) for tokens in range(1, BINDINGS_PER_GRAPH_MAX + 3)]
+    collected = collect(tmp_path, *(window(number, job=each) for number, each in enumerate(jobs)))
+    assert collected.left_out == {TOO_MANY_BINDINGS: 2}
+    assert collected.dataset is not None
+    assert len(collected.dataset.graphs) == BINDINGS_PER_GRAPH_MAX
 
 
 def test_what_the_store_could_not_read_is_counted(graphs: Path) -> None:

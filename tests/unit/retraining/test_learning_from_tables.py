@@ -26,7 +26,7 @@ from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.retraining.datasets import read_dataset, read_datasets
 from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.retraining.retraining_run import RetrainingOutcome, RetrainingPlan, RetrainingResult, retrain
-from predictor_service.selection.targets import MEMORY, STEP
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, STEP, Target
 from tests.support.cases import for_each, sampled
 from tests.support.few_candidates import few_candidates
 from tests.support.measured_dataset import DEVICE as STANDIN
@@ -187,6 +187,20 @@ def test_of_thousands_of_table_rows_every_family_keeps_its_share(
         assert {job.family for job in found.learned.jobs} == {job.family for job in every.jobs}
         chosen.append(set(found.learned.row_ids))
     assert chosen[0] < chosen[1]
+
+
+@pytest.mark.parametrize(("target", "bound"), [(STEP, "GRAPH_ROWS_MAX"), (SLOWDOWN, "PAIR_ROWS_MAX")])
+def test_of_thousands_of_ways_to_run_a_graph_every_family_keeps_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Target, bound: str
+) -> None:
+    write_dataset(tmp_path / "set")
+    sets = [read_dataset(tmp_path / "set")]
+    every = select_rows(sets, target, DEVICE_TYPES[STANDIN]).learned
+    monkeypatch.setattr(learnable_rows, bound, 12)
+    found = select_rows(sets, target, DEVICE_TYPES[STANDIN])
+    assert len(found.learned) == 12 < len(every)
+    assert found.left_out[learnable_rows.NOT_DRAWN] == len(every) - 12
+    assert {job.family for job in found.learned.jobs} == {job.family for job in every.jobs}
 
 
 def test_models_that_come_with_the_program_are_learned_from_fewer_rows_but_for_memory(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.profile_schema import PairRow, SoloRow, read_rows, write_rows
+from predictor_service.commands.train import make_first_version
 from predictor_service.errors import RetrainingBusyError, TrainingDataError
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.version_history import VersionAction
@@ -20,6 +21,7 @@ from predictor_service.retraining import retraining_run
 from predictor_service.retraining.batch_check import find_contradictions
 from predictor_service.retraining.datasets import read_datasets
 from predictor_service.retraining.retraining_run import RetrainingOutcome, RetrainingPlan, RetrainingResult, retrain
+from predictor_service.settings import Settings
 from tests.support.measured_dataset import write_dataset
 
 SEED = 7
@@ -91,6 +93,10 @@ def memory_in_mebibytes(row: SoloRow, place: int) -> SoloRow:
     return dataclasses.replace(row, memory_peak_bytes=(row.memory_peak_bytes or 0) >> 20)
 
 
+def memory_in_kibibytes(row: SoloRow, place: int) -> SoloRow:
+    return dataclasses.replace(row, memory_peak_bytes=(row.memory_peak_bytes or 0) >> 10)
+
+
 def weak_utilization(row: SoloRow, place: int) -> SoloRow:
     return dataclasses.replace(row, utilization_ratio=(row.utilization_ratio or 0) * 0.3)
 
@@ -128,6 +134,26 @@ def test_new_rows_that_contradict_what_is_known_are_named(root: Path, change: Ch
     assert bool(objections) == bool(named)
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (scaled(1e-3), "seconds given as milliseconds"),
+        (scaled(1e3), "microseconds given as milliseconds"),
+        (memory_in_mebibytes, "MB or MiB given as bytes"),
+        (memory_in_kibibytes, "KiB given as bytes"),
+    ],
+    ids=["seconds", "microseconds", "memory in MiB", "memory in KiB"],
+)
+def test_first_rows_of_another_unit_are_refused(tmp_path: Path, change: Change, named: str) -> None:
+    write_batch(tmp_path / "datasets" / "mine", change)
+    with pytest.raises(TrainingDataError, match=named):
+        make_first_version(Settings(state_dir=tmp_path / "state", datasets=tmp_path / "datasets"), quiet)
+    result = run(tmp_path)
+    assert result.outcome is RetrainingOutcome.REFUSED
+    assert named in "; ".join(result.why)
+    assert not result.served
+
+
 def test_a_poisoned_batch_is_refused_and_the_served_version_stays(root: Path) -> None:
     with registry_of(root) as registry:
         before = registry.store.current()
@@ -159,6 +185,16 @@ def test_repeated_runs_are_refused_before_anything_is_trained(root: Path) -> Non
 
 def test_nothing_new_changes_nothing(root: Path) -> None:
     assert run(root).outcome is RetrainingOutcome.UNCHANGED
+
+
+def test_learning_the_same_again_mends_a_served_version_that_is_damaged(root: Path) -> None:
+    with registry_of(root) as registry:
+        served = registry.store.current() or ""
+        model = next(registry.store.folder(served).glob("*.onnx"))
+    model.write_bytes(b"damaged")
+    assert run(root).outcome is RetrainingOutcome.UNCHANGED
+    with registry_of(root) as registry:
+        assert registry.store.load(served).version == served
 
 
 def test_a_second_retraining_is_refused_while_one_runs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
