@@ -89,6 +89,12 @@ class JobProcesses:
         for _ in range(_SWEEPS_MAX):
             self.kill_outsiders()
 
+    def kill_children(self) -> None:
+        """SIGKILL to all children of this thread: what left its group is one once its parent has ended (subreaper)."""
+        for pid in _read_numbers("/proc/thread-self/children"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def kill_members(self, members_file: str) -> None:
         """SIGKILL to every member of a control group, from its list, but for keepers."""
         for process in _look_at(set(_read_numbers(members_file)) - self._keepers):
@@ -297,7 +303,7 @@ def _command_line(pid: int) -> str:
 def _read_numbers(path: str) -> list[int]:
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            return [int(line) for line in file if line.strip().isdigit()]
+            return [int(word) for word in file.read().split() if word.isdigit()]
     except OSError:
         return []
 

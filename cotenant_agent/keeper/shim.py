@@ -339,11 +339,7 @@ class AttemptSupervisor:
             with contextlib.suppress(OSError), open(kill_file, "w", encoding="utf-8") as file:  # noqa: PTH123
                 file.write("1")
         self._signal_groups(signal.SIGKILL)
-        # What left the group becomes this process's child when its parent ends (subreaper): next tick finds it here.
-        with contextlib.suppress(OSError), open("/proc/thread-self/children", encoding="utf-8") as file:  # noqa: PTH123
-            for pid in file.read().split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+        self._processes.kill_children()
         self._hold.let_die()
         if self._is_time_to_look(boot_ms()):
             self._processes.kill_outsiders()

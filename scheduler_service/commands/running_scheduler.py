@@ -33,8 +33,8 @@ from scheduler_service.adapters.storage.stored_policies import StoredPolicies
 from scheduler_service.adapters.storage.stored_records import DATABASE_NAME
 from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
 from scheduler_service.adapters.tenants_file import WatchedTenants
+from scheduler_service.commands.engine_maker import EngineMaker
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
-from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Actor, NodeDisconnected, PolicyChosen
 from scheduler_service.core.queue.tenants import TenantRules
 from scheduler_service.core.queue_events import TenantsChosen
@@ -55,8 +55,6 @@ _log = logging.getLogger(__name__)
 
 # Timers, leases and thinned-out progress are looked at this often.
 TICK_S = 0.1
-# Policy of the instant before the first stored event, which is the choice of a policy.
-_FIRST_POLICY = "fifo"
 
 
 class RunningScheduler:
@@ -167,28 +165,13 @@ class RunningScheduler:
         return SilenceRecord(loop.engine, lambda: loop.sequence, loop.note, marker=self._silence_marker)
 
     def _recover(self) -> Recovered:
-        def restored_engine(state: Mapping[str, Any]) -> SchedulerEngine:
-            return SchedulerEngine.restore(
-                state,
-                make_policy=self._policies.make,
-                pair_refresh_ms=self._settings.pair_refresh_ms,
-                stall_ms=self._settings.stall_ms,
-                report_interval_ms=self._settings.heartbeat_ms,
-            )
-
+        engines = EngineMaker(settings=self._settings, make_policy=self._policies.make)
         place = str(Path(self._settings.state_dir) / DATABASE_NAME)
         self.policy_watch.is_replaying = True
         recovered = recover(
             self._log,
-            new_engine=lambda: SchedulerEngine(
-                make_policy=self._policies.make,
-                policy=_FIRST_POLICY,
-                seed=self._settings.seed,
-                pair_refresh_ms=self._settings.pair_refresh_ms,
-                stall_ms=self._settings.stall_ms,
-                report_interval_ms=self._settings.heartbeat_ms,
-            ),
-            restored_engine=restored_engine,
+            new_engine=engines.new,
+            restored_engine=engines.restored,
             place=place,
             begin=self._silence_marker.begin,
             marked=self._silence_marker.read(),
@@ -204,7 +187,7 @@ class RunningScheduler:
             recovered,
             wall_ms=read_wall_ms(),
             retained_events=self._settings.retained_events,
-            restored_engine=restored_engine,
+            restored_engine=engines.restored,
         )
         lost_after_ms = self._make_leases().lost_after_ms
         return begin_incarnation(self._log, healed, self._identity, wall_ms=read_wall_ms(), lost_after_ms=lost_after_ms)

@@ -27,7 +27,7 @@ ELSEWHERE = {
     # For jobs of which no length is known; it says why.
     "cotenant/cli/engine_command.py: POLICY",
     # Before the first stored event, which chooses one.
-    "scheduler_service/commands/running_scheduler.py: _FIRST_POLICY",
+    "scheduler_service/commands/engine_maker.py: _FIRST_POLICY",
 }
 OTHER_THINGS = {"pollux", "tiresias", "optimus"}
 """Names of trace formats, data sets and curves, too."""
