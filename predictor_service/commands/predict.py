@@ -28,11 +28,16 @@ _VERDICTS = {
 }
 
 
-def open_predictor(state_dir: Path) -> Predictor:
-    """Opens the use case on the models of a state folder; without any, answers come from device peaks."""
+def open_predictor(state_dir: Path, graphs_dir: Path | None = None) -> Predictor:
+    """Opens the use case on the models of a state folder; without any, answers come from device peaks.
+
+    Args:
+        state_dir: Where the models are.
+        graphs_dir: Where graphs lie until a question binds their dimensions; None = every question brings its graph.
+    """
     versions = VersionHolder(VersionStore(state_dir / "models"))
     versions.reload()
-    return Predictor(GraphLibrary(InProcessDescriber(), None), versions)
+    return Predictor(GraphLibrary(InProcessDescriber(), graphs_dir), versions)
 
 
 def read_graph_file(path: Path) -> bytes:

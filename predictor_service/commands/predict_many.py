@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
@@ -31,7 +32,9 @@ def predict_many_command(questions: Path, settings: Settings) -> None:
     start_logging("predictor", "error")
     ensure_version(settings, lambda line: click.echo(line, err=True))
     try:
-        answers = _answer(open_predictor(settings.state_dir), json.loads(questions.read_text(encoding="utf-8")))
+        content = json.loads(questions.read_text(encoding="utf-8"))
+        with TemporaryDirectory(prefix="cotenant-graphs-") as graphs_dir:
+            answers = _answer(open_predictor(settings.state_dir, Path(graphs_dir)), content)
     except (ParseError, ValueError) as error:
         raise invalid_field("questions", str(error), "write requests as protos/cotenant/v1 has them") from error
     click.echo(json.dumps(answers))

@@ -126,11 +126,11 @@ def _shown(name: str, value: float) -> str:
     if unit == "ln(bytes)":
         return _size(math.exp(value))
     if unit == "ln(1 + count)":
-        return f"{math.expm1(value):,.0f}"
+        return f"{math.expm1(value):z,.0f}"
     if unit.startswith("ln("):
         plain, inner = math.exp(value), unit.removeprefix("ln(").removesuffix(")")
         return f"{plain:.3g} {inner}" if inner not in {"count", "samples"} else f"{plain:,.0f}"
-    return f"{value:.0%}" if unit.startswith("share") else f"{value:.4g}"
+    return f"{value:z.0%}" if unit.startswith("share") else f"{value:z.4g}"  # z: the margin below 0 reads 0, not -0
 
 
 def _size(size_bytes: float) -> str:

@@ -13,7 +13,7 @@ from predictor_service.features.graphs.graph_extraction import GraphWarning
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.inference.observed_jobs import ObservedJobs
 from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion
-from predictor_service.inference.unusual_features import UNUSUAL_MAX
+from predictor_service.inference.unusual_features import UNUSUAL_MAX, _range
 from predictor_service.selection.domain import MARGIN_MAX, learn_domain
 from tests.support.cases import for_each
 from tests.support.measured_dataset import DEVICE, dense_network, graphs
@@ -153,3 +153,8 @@ def test_batches_below_all_that_was_trained_do_not_raise_the_bound_of_the_traine
 def test_a_column_that_never_varied_is_named_with_the_one_value_that_was_trained() -> None:
     answer = ask(graphs()["wide"], mode="infer")
     assert answer.memory_bytes.unusual_features[0] == "training (1) or inference (0) 0, trained 1"
+
+
+def test_a_range_that_begins_at_nothing_has_no_minus() -> None:
+    assert _range("recurrent_work_ratio", -1e-9, 0.68) == "0% to 68%"
+    assert _range("log_parameters", -1e-9, 2.0) == "0 to 6"
