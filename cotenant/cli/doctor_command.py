@@ -214,7 +214,8 @@ def check_nodes(session: Session) -> Iterator[Finding]:
         return
     for warning in (*warnings, *troubles):
         severity = "fault" if warning.code in STANDSTILLS else "warning"
-        yield Finding(check="cluster", state=severity, found=warning.code, remedy=warning.message)
+        # The message ends with what to do, behind what is wrong.
+        yield Finding(check="cluster", state=severity, found=f"{warning.code}: {warning.message}")
     lost = [node.node_id for node in nodes if not node.connected]
     if lost:
         remedy = "see the agent's log there; it dials the scheduler, not the other way round"

@@ -11,7 +11,7 @@ class Finding:
 
     Attributes:
         state: ok, warning (works, but less) or fault.
-        remedy: What to do; empty when ok.
+        remedy: What to do; empty when ok, or where what was found says it.
     """
 
     check: str

@@ -41,7 +41,7 @@ _EXCEPTION = re.compile(
 # Of the script itself, which has no traceback.
 _NOT_PYTHON = re.compile(r"(?m)^((?:Syntax|Indentation|Tab)Error: [^\r\n]{1,200})\s*\Z")
 _NOT_STARTED = re.compile(
-    r"(?m)^(?:/[^\r\n:]{0,300}/)?(python[0-9.]{0,8}: can't (?:open|find) [^\r\n]{1,300}"
+    r"(?m)^(?:/[^\r\n:]{0,300}/)?(python[0-9.]{0,8}: (?:can't (?:open|find)|No module named) [^\r\n]{1,300}"
     r"|g?make(?:\[[0-9]{1,3}\])?: \*\*\* [^\r\n]{1,200})\s*\Z"
 )
 _MISSING_MODULE = re.compile(r"(?m)^(ModuleNotFoundError: No module named [^\r\n]{1,200})\s*\Z")

@@ -79,4 +79,4 @@ def read_tenants(path: Path) -> TenantRules:
     try:
         return parse_tenants(text)
     except TenantRulesError as error:
-        raise InputError(f"the tenants in {path} cannot be: {error}", remedy="correct the file") from error
+        raise InputError(f"the tenants in {path} are wrong: {error}", remedy="correct the file") from error

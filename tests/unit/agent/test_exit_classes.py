@@ -113,6 +113,7 @@ def test_a_signal_is_named() -> None:
             )
         ),
         (1, f"{TRACEBACK}KeyError: 'DATA_ROOT'\n", "exit code 1: KeyError: 'DATA_ROOT'"),  # of a dictionary
+        (1, "/usr/bin/python3: No module named speach\n", "exit code 1: python3: No module named speach"),
         (1, "ModuleNotFoundError: No module named 'tqdm'\nstopping\n", "exit code 1"),
         (
             1,

@@ -38,7 +38,7 @@ def test_what_an_operator_should_look_after_is_told_by_nodes_and_doctor_and_not_
     assert code in cotenant("nodes", "-o", "json").out
     assert code not in cotenant("ps").err
     found = cotenant("doctor")
-    assert (found.code, code in found.out, "look after it" in found.out) == (exit_code, True, True)
+    assert (found.code, f"{code}: look after it" in found.out, "remedy: look" in found.out) == (exit_code, True, False)
 
 
 def test_doctor_says_why_gpus_take_no_job(cotenant: CommandLine, scheduler: FakeScheduler) -> None:

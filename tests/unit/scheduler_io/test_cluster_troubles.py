@@ -137,7 +137,7 @@ def test_a_file_of_tenants_that_cannot_be_read_is_told_until_it_can(
         assert troubles(address) == {}
         file.write_text("[tenants.vision\n")
         told = troubles(address)["LIST_NOT_READ"]
-        assert str(file) in told
+        assert f"the tenants in {file} are wrong: it is not TOML" in told
         assert "what it held before stays in force" in told
         file.unlink()
         assert "LIST_NOT_READ" in troubles(address)
