@@ -385,7 +385,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         event = job_requests.submitted("", spec)
         record = JobRecord(
             request=event.request,
-            submission=Submission(launch=event.launch),
+            submission=Submission(launch=event.launch, graph_sha256=event.graph_sha256, settings=event.settings),
             times=JobTimes(submitted_at_ms=self._cluster.loop.clock.now_ms()),
         )
         return job_message(self._cluster.engine.state, record)

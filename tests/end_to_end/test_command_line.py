@@ -153,6 +153,13 @@ def test_a_prediction_needs_no_service(tmp_path: Path) -> None:
     assert (memory["level"], memory["range_not_calibrated"]) == ("ESTIMATE_LEVEL_GRAPH", True), done.stderr
 
 
+def test_a_dry_run_shows_what_is_predicted_of_the_job(cluster: RealCluster) -> None:
+    done = cluster.cotenant("submit", "--dry-run", JOB_FILE)
+    assert done.returncode == 0, done.stderr
+    assert "on cpu-standin:" in done.stdout
+    assert "step time" in done.stdout
+
+
 def test_who_submitted_is_noted_and_only_this_account_gets_in(cluster: RealCluster) -> None:
     name = pwd.getpwuid(os.geteuid()).pw_name
     submitted = cluster.cotenant("submit", "--name", "noted", "--steps", "1", "-o", "name", "--", "python", "-V")

@@ -96,7 +96,8 @@ def test_a_wrong_spec_lists_every_violation_and_stores_nothing(client: Scheduler
 
 
 def test_a_dry_run_stores_nothing(client: SchedulerClient) -> None:
-    assert client.submit(validate_only=True, name="dry").job_id == ""
+    would_be = client.submit(validate_only=True, name="dry", settings={"global_batch_size": 8})
+    assert (would_be.job_id, would_be.spec.settings.global_batch_size) == ("", 8)
     assert client.list_all() == []
 
 
