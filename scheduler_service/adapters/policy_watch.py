@@ -1,10 +1,10 @@
-"""Stops a policy that does not answer: a second thread sees it, and lets the first one raise where the policy is.
+"""Stops a policy that does not answer: a second thread notices it, and raises an error in the policy's own code.
 
-It looks, a few times in the time that a policy has, where the thread of the engine is. The same call of a policy seen
-again and again stands for the time between the looks, so that a machine that stood still or a busy one counts little. A
-signal then raises `PolicySilentError` among the policy's own lines: never within those of the engine, whose indexes it
-would leave half changed. What waits (sleep, a lock, a socket) is interrupted too. Machine code that does not come back
-is not: it is named, on /readyz and in the log, and marked, so that the next start does not ask it again.
+Ten times within the policy's deadline the thread looks where the engine is. Each look that finds the same call adds the
+pause before it, so that a machine that is busy or stood still adds little. A signal then raises `PolicySilentError` in
+the policy's own lines, never in the engine's, whose indexes would be left half changed. Waiting (sleep, a lock, a
+socket) is interrupted too. Native code that does not return is not: /readyz and the log name it, and a marker keeps the
+next start from asking it again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOOKS = 10
 _LATE_LOOK_S = 0.05
 """Between two tries to stop it: the engine's own lines may be most of what it does."""
 _TOLD_S = 30.0
-"""Of tries, after which the log says that they are in vain."""
+"""After so many seconds of tries the log says that they do not help."""
 REPLAY_FACTOR = 6
 """A replay waits so many times as long: what was answered in time then is to be answered again."""
 _DOORS = frozenset({answer_of.__code__, *ASKING})
@@ -51,7 +51,7 @@ class PolicyWatch:
         name: Returns the name of the policy in force.
         deadline_s: How long it may take to answer.
         mark: Notes, in the thread of the watch, that a policy is late with an answer to the engine; in words.
-        doors: Further code than the engine's that calls policies, and expects what they may raise.
+        doors: Other code than the engine's that calls policies, and handles what they raise.
 
     Attributes:
         is_replaying: Stored events are handled.
@@ -120,7 +120,7 @@ class PolicyWatch:
         return True
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Raise in the watched call, but for where the engine's own lines run within it."""
+        """Raise in the watched call, unless the engine's own lines run within it."""
         while frame is not None and frame.f_code not in self._doors:
             if frame.f_code.co_filename.startswith(_CORE):
                 return

@@ -1,4 +1,4 @@
-"""From settings to an engine: of a new state, or of a stored one."""
+"""Makes the engine of a new or a stored state from settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator should look after, of the scheduler itself and of all nodes: told with the list of nodes."""
+"""Troubles of the scheduler and its nodes that an operator should look after; they come with the list of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports a network for one batch, for any, or for as many sizes as take the same way through it."""
+"""Exports a network for one batch size, for all, or for those that take the same path through it."""
 
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 from .step_window import tensors_of
 
 _BOUND = re.compile(r"(?<=Dim\('batch', )(max)=([0-9]{1,9})\)")
-"""What torch advises where a network takes another way from some batch on, as diffusers' do from 64 on."""
+"""What torch advises where a network takes another path from some batch size on (diffusers': from 64)."""
 _ANY = 1 << 30
 
 
 def export_once(torch: Any, example: tuple[Any, Any, Any], batch: tuple[int, int] | None) -> Any:
-    """Returns the exported program; raises what torch has against the network.
+    """Returns the exported program; raises torch's error where it refuses the network.
 
     Args:
         torch: The script's.
@@ -36,7 +36,7 @@ def export_once(torch: Any, example: tuple[Any, Any, Any], batch: tuple[int, int
 
 
 def batch_most(exported: Any) -> int:
-    """Returns the largest batch that takes the way that was exported; 0 = any does."""
+    """Returns the largest batch that takes the exported path; 0 = all do."""
     ranges = getattr(exported, "range_constraints", {})
     tops = [str(found.upper) for symbol, found in ranges.items() if str(symbol).startswith("s")]
     return min((int(top) for top in tops if top.isdigit() and int(top) < _ANY), default=0)
@@ -86,10 +86,10 @@ def recurrent_states(torch: Any, network: Any, tensors: list[Any]) -> list[Any]:
 
 
 def _leaves_gradients_off(exported: Any) -> bool:
-    """Whether a switch of gradients encloses nothing that is used, which torch itself cannot load or convert again.
+    """Whether a switch of gradients encloses nothing that is used: torch cannot load or convert such a program.
 
-    So it is behind a function with a gradient of its own in what activation checkpointing runs, and where a network
-    writes to what it keeps.
+    Activation checkpointing leaves one behind a function with a gradient of its own, and so does a network that writes
+    to its buffers.
     """
     nodes = [node for node in exported.graph.nodes if "set_grad_enabled" in str(node.target)]
     return any(node.meta.get("val", ()) == () for node in nodes)

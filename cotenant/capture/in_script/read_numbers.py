@@ -1,7 +1,7 @@
-"""Numbers that a network reads off its inputs, as the count of graphs in a batch: no export has one.
+"""Numbers that a network reads off its inputs, such as the count of graphs in a batch: an export has no values.
 
-They are read once of the example, line by line, and told again while the network is exported. So its graph holds for
-batches with these numbers only.
+The network runs once on the example, and each number is noted by its line. During the export the same lines get the
+same numbers, so that the graph holds for batches with these numbers only.
 """
 
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
@@ -42,7 +42,7 @@ class ReadNumbers:
 
     @contextmanager
     def of_call(self, module: Any, args: Any, kwargs: Any) -> Iterator[None]:
-        """Runs a network once; while this is entered, it reads the same numbers again, as often as it is run."""
+        """Runs a network once; in this context every further run reads the same numbers."""
         with self._replaced(self._noting), self._torch.no_grad():
             module(*args, **kwargs)
         with self._replaced(self._telling):

@@ -1,4 +1,4 @@
-"""A validation that comes before the first step is cut short: it could take all the time that a capture has."""
+"""Cuts a validation before the first step short: it could use up all the time of a capture."""
 
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 PATIENCE_S = 20.0
-"""CPU seconds in calls without gradients; from then on one like an earlier one is answered as that was."""
+"""CPU seconds in calls without gradients; after them inputs of known sizes get the earlier answer."""
 _ANSWERS_MAX = 4
 _PLAIN = (int, float, bool, str, type(None))
 
@@ -25,7 +25,7 @@ class RepeatedAnswers:
         self._answers: dict[Any, Any] = {}
 
     def answer(self, own: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        """Returns what a network answers, or has answered to inputs of the same sizes once much time was spent so."""
+        """Returns what a network answers; once patience is over, what it answered to inputs of the same sizes."""
         kind = (id(module), self._kind_of((args, kwargs)))
         if self._spent_s >= PATIENCE_S and kind in self._answers:
             return self._copied(self._answers[kind])

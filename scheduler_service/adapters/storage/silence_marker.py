@@ -1,7 +1,7 @@
-"""A small file next to the database: upon this event the policy is late, and may never answer.
+"""A small file next to the database: at this event the policy is late, and may never answer.
 
-A program whose policy does not come back can store no fact, and its successor would ask again. Another thread writes
-this file meanwhile; it is gone before anything follows from an answer that came after all.
+A program whose policy does not return can store no fact, and the next program would ask the policy again. So another
+thread writes this file. It is deleted before anything follows from an answer that comes late.
 """
 
 from __future__ import annotations

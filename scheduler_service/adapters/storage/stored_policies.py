@@ -1,4 +1,4 @@
-"""The policies of a state at its start: one that is not to be had any more, and what may take its place."""
+"""The policies of a state at its start: one that is not available any more, and what may replace it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduler_service.errors import SettingsError
 
 
 class MissingPolicy:
-    """In the place of a policy that cannot be made: it lets all jobs wait.
+    """Replaces a policy that cannot be made: all jobs wait.
 
     Attributes:
         asked: How often it was asked in the place of the other one, whose decisions nobody knows.
@@ -70,7 +70,7 @@ class StoredPolicies:
         for missing in self._missing:
             if missing.asked:
                 raise SettingsError(
-                    f"{place} ends with events upon which a policy decided that is not to be had here: "
+                    f"{place} ends with events decided by a policy that is not available here: "
                     f"{missing.fault}; install it again for one start and stop the scheduler with SIGTERM, which "
                     "stores what it has decided; then it may be replaced"
                 )
@@ -78,7 +78,7 @@ class StoredPolicies:
             return False
         if not self._replacement:
             raise SettingsError(
-                f"{place} goes by a policy that is not to be had here: {policy.fault}; install it again, or start once "
+                f"{place} uses a policy that is not available here: {policy.fault}; install it again, or start once "
                 "with --replace-missing-policy, which chooses that of --policy"
             )
         return True

@@ -1,6 +1,6 @@
-"""A policy that does not answer in time is not asked again until one is chosen: it would not answer then either.
+"""A policy that did not answer in time is not asked again until one is chosen: it would not answer then either.
 
-How long it may take is the concern of whoever runs the engine, and raises `PolicySilentError` where it waits.
+Whoever runs the engine decides how long an answer may take, and raises `PolicySilentError` in the policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SILENT = Reason(code="POLICY_SILENT")
 
 
 class SilentPolicy:
-    """In the place of one that is not asked any more: what runs goes on, what waits waits."""
+    """Replaces a policy that is not asked any more: running jobs go on, waiting jobs wait."""
 
     decides_only_waiting: ClassVar[bool] = True
 
@@ -41,7 +41,7 @@ class PolicyQuestions:
         self._silence: PolicySilenced | None = None
 
     def expect(self, silence: PolicySilenced | None) -> None:
-        """Let the policy not answer upon the next event as it did not then, without asking it; None = it may."""
+        """Repeat a stored silence at the next event instead of asking the policy; None = ask it."""
         self._silence = silence
 
     def ask(self, policy: Policy, view: SchedulingView) -> Sequence[Decision]:

@@ -1,4 +1,4 @@
-"""Jobs that were handed in again, and again: one piece of work under several ids."""
+"""Retried jobs: one piece of work under several ids."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def living_repetition(state: ClusterState, job_id: str) -> str:
 
 
 def has_only_failed(state: ClusterState, job_id: str) -> bool:
-    """Return whether the work of a known job has been done under no id."""
+    """Return whether a known job's work finished under none of its ids."""
     phases = {state.jobs[one].phase for one in _same_work(state, job_id) if one in state.jobs}
     return job_id in state.jobs and Phase.FINISHED not in phases
 
 
 def _same_work(state: ClusterState, job_id: str) -> Iterator[str]:
-    """Yield the first job that was handed in for a work, then its repetitions and theirs; the look ends with them."""
+    """Yield the first job of a piece of work, then its retries and theirs."""
     first = job_id
     while first in state.jobs and state.jobs[first].request.terms.retry_of:
         first = state.jobs[first].request.terms.retry_of
