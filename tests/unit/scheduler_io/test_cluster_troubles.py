@@ -6,7 +6,7 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +114,20 @@ def test_a_node_whose_clock_is_off_by_more_than_a_minute_is_named_until_it_is_ri
         for unsuspicious_ms in (0, 60_000, -60_000, None):
             with agent(address, clock_ahead_ms=unsuspicious_ms):
                 assert troubles(address) == {}
+
+
+@pytest.mark.parametrize(
+    ("heartbeats_s", "is_told"),
+    [((0, -300), False), ((0, -300, 0), False), ((0, -300, -300), True), ((0, 300), True), ((300, 0, 0), False)],
+    ids=["one that waited", "and the next one", "a clock set back", "a clock set ahead", "one that is right again"],
+)
+def test_one_heartbeat_that_waited_long_says_nothing_of_a_clock(heartbeats_s: Sequence[int], is_told: bool) -> None:
+    sessions = AgentSessions()
+    session = sessions.open("node-1", now_ms=0)
+    for ahead_s in heartbeats_s:
+        session.note_clock(ahead_s * 1_000)
+    found = trouble_warnings(Watched(), ClusterState(), sessions, now_ms=0, sees_all=True)
+    assert [one.code for one in found] == ["CLOCK_OFF"] * is_told
 
 
 def test_a_second_agent_with_the_name_of_a_node_is_told_while_the_first_one_goes_on(tmp_path: Path) -> None:
