@@ -126,10 +126,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{taken[name]:7.1f} s {name}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def bystanders() -> Iterator[list[subprocess.Popen[bytes]]]:
     """The newest is a process that tests have nothing to do with; it ends with this one, which it reads from."""
-    started: list[subprocess.Popen[bytes]] = []
+    started = [_start_bystander()]
     yield started
     for process in started:
         process.communicate()
@@ -138,10 +138,14 @@ def bystanders() -> Iterator[list[subprocess.Popen[bytes]]]:
 @pytest.fixture(autouse=True)
 def bystander_lives(bystanders: list[subprocess.Popen[bytes]]) -> Iterator[None]:
     """A test that signals all that descends from this process would end programs of others, named by no failure."""
-    if not bystanders or bystanders[-1].poll() is not None:
-        bystanders.append(subprocess.Popen(["cat"], stdin=subprocess.PIPE))
     yield
-    assert bystanders[-1].poll() is None, "this test has ended a process that it did not start"
+    if bystanders[-1].poll() is not None:
+        bystanders.append(_start_bystander())
+        pytest.fail("this test has ended a process that it did not start")
+
+
+def _start_bystander() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 
 
 @pytest.fixture(autouse=True)

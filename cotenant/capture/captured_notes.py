@@ -142,16 +142,14 @@ def _notes_of_what_is_kept(result: Mapping[str, Any]) -> list[tuple[bool, str]]:
 
 def _fixed_batch_text(place: str, read_numbers: Sequence[str], *, is_list: bool) -> str:
     inferred = "predictions for other batch sizes are inferred from it and say so (FIXED_BATCH)"
+    again = "for another batch capture the script with that batch"
     if read_numbers:
         return (
             f"the network reads numbers off its inputs ({', '.join(read_numbers)}): they are taken as they were in the "
-            f"last step seen, in a graph of this batch size only: {inferred}"
+            f"last step seen, also where another batch would change them: {inferred}; {again}"
         )
     if is_list:
-        return (
-            f"the network takes its images in a list, of which no export leaves the length open: {inferred}; for "
-            "another batch capture the script with that batch"
-        )
+        return f"the network takes its images in a list, of which no export leaves the length open: {inferred}; {again}"
     why = f", because of {place}" if place else ""
     return (
         f"the network could be exported for this batch size only{why}: {inferred}; x.shape[0] in the forward pass, not "

@@ -66,12 +66,15 @@ def retry(session: Session, /, jobs: tuple[str, ...], force: bool) -> None:
     found = find_jobs(client, jobs, phases=_FAILED, ended=True)
     _require_ended_repetitions(client.list_jobs(), found)
     # The oldest first: a child waits for the repetition of its parent.
-    for job_id in sorted(found, key=lambda job_id: (len(job_id), job_id)):
-        answer = client.retry_job(job_id, force=force)
-        for warning in answer.warnings:
-            tell(f"warning: {warning.code}: {warning.message}", style="yellow")
-        again.append(answer.job)
-    tell_jobs(session, again)
+    try:
+        for job_id in sorted(found, key=lambda job_id: (len(job_id), job_id)):
+            answer = client.retry_job(job_id, force=force)
+            for warning in answer.warnings:
+                tell(f"warning: {warning.code}: {warning.message}", style="yellow")
+            again.append(answer.job)
+    finally:  # where one is refused, those before it are in the queue all the same
+        if again:
+            tell_jobs(session, again)
 
 
 def _require_ended_repetitions(known: Iterable[scheduling_pb2.Job], job_ids: Collection[str]) -> None:

@@ -2,9 +2,9 @@
 
 Of jobs that public tables describe, thousands are alike: of each family so many are drawn, by the hash of their rows,
 that no more than `TABLE_ROWS_MAX` remain. Apart from these, the same holds of jobs that came with their graph files, up
-to `GRAPH_ROWS_MAX`, and of pairs: nobody who runs one network in ten thousand ways outvotes the others, nor makes a
-retraining take longer than it may. The draw of a
-larger set holds that of a smaller one where the limit allows, so that versions share rows to be compared on.
+to `GRAPH_ROWS_MAX`, and of pairs: one network that was run in ten thousand ways outvotes no other, and the time of a
+retraining is bounded. The draw of a larger set holds that of a smaller one where the limit allows, so that versions
+share rows to be compared on.
 """
 
 from __future__ import annotations

@@ -69,6 +69,11 @@ def make_rows(windows: Iterable[MeasurementWindow], names: Names | None = None) 
     return rows
 
 
+def own_names(graph_sha256: str) -> tuple[str, str]:
+    """Returns architecture and family of a graph that no data set knows."""
+    return (f"graph_{graph_sha256[:12]}",) * 2
+
+
 def drop_duplicate_reports(windows: Iterable[MeasurementWindow], left_out: Counter[str]) -> list[MeasurementWindow]:
     """Returns the windows without outcomes of jobs that an agent measured, and counts these."""
     kept = list(windows)
@@ -129,7 +134,7 @@ def _solo_row(window: MeasurementWindow, names: Names) -> SoloRow:
 def _job_row(window: MeasurementWindow, job: MeasuredJob, run_id: str, names: Names) -> SoloRow:
     """A job of which nothing was measured alone."""
     settings = job.settings
-    architecture, family = names.get(job.graph_sha256, (f"graph_{job.graph_sha256[:12]}",) * 2)
+    architecture, family = names.get(job.graph_sha256) or own_names(job.graph_sha256)
     return SoloRow(
         schema_version=SCHEMA_VERSION,
         run_id=run_id,

@@ -24,12 +24,12 @@ from predictor_service.features.graphs.graph_description import GraphDescription
 from predictor_service.features.graphs.graph_limits import DEFAULT_LIMITS
 from predictor_service.features.untaught_settings import name_untaught
 from predictor_service.profile_store.measurement_window import MeasurementWindow, StoredMeasurementWindow
-from predictor_service.profile_store.rows import Names, drop_duplicate_reports, make_rows
+from predictor_service.profile_store.rows import Names, drop_duplicate_reports, make_rows, own_names
 from predictor_service.registry.device_change import DeviceChange
-from predictor_service.retraining.datasets import Dataset
+from predictor_service.retraining.datasets import COLLECTED, Dataset
 from predictor_service.retraining.restated_rows import restate_window
 
-NAME: Final = "collected"
+NAME: Final = COLLECTED
 BINDINGS_PER_GRAPH_MAX: Final = 32
 TOO_MANY_BINDINGS: Final = f"its graph was bound in more than {BINDINGS_PER_GRAPH_MAX} ways"
 MEASURED_MS_MIN: Final = 10_000
@@ -121,9 +121,8 @@ class _Graphs:
         alike = {graph.stored.parameters: names[sha256] for sha256, graph in described.items() if sha256 in names}
         for graph_sha256, ways in self._ways.items():
             found = [graph for way in sorted(ways) if (graph := self.described.get(way))]
-            own = (f"graph_{graph_sha256[:12]}",) * 2
             if graph_sha256 not in names and found and found[0].stored.parameters:
-                names[graph_sha256] = alike.setdefault(found[0].stored.parameters, own)
+                names[graph_sha256] = alike.setdefault(found[0].stored.parameters, own_names(graph_sha256))
         return names
 
     def name(self, row: SoloRow) -> SoloRow:

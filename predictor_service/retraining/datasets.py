@@ -20,9 +20,12 @@ from predictor_service.learning.profile_files import (
     read_sidecar,
     refers_to_tables,
 )
+from predictor_service.profile_store.rows import own_names
 from predictor_service.registry.manifest import hash_group
 
 _KINDS: Final = ("solo", "pairs")
+COLLECTED: Final = "collected"
+"""Campaign of what was measured of running jobs."""
 PUBLIC: Final = "public"
 """Folder of the sets that others published, below the folder of data sets."""
 
@@ -95,6 +98,11 @@ def _solo_groups(row: SoloRow) -> Iterator[tuple[str, str]]:
     yield "architecture", row.architecture
     yield "family", row.family
     yield "device", row.device
+    if row.campaign == COLLECTED and row.graph_sha256:
+        # An export of the same measurements knows no family that another data set gave them.
+        architecture, family = own_names(row.graph_sha256)
+        yield "architecture", architecture
+        yield "family", family
 
 
 def read_dataset(folder: Path) -> Dataset:

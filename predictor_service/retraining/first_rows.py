@@ -7,9 +7,9 @@ at most 4 % that far off wherever half is that near; a fifth times three leaves 
 these sets. Fewer than `ROWS_MIN` rows are not judged.
 
 All of them in one wrong unit agree with one another, but not with their graphs: on the public sets half of the rows of
-a device type lie at .6 to 5.3 times what the graph says. No device is `BELOW_LOG` faster than its peaks, nor does a job
-hold so much less than its weights. Above, jobs that wait for their hosts are honest a hundred times beside it, which
-no unit is.
+a device type lie at .6 to 5.3 times what the graph says. Thirty times less is impossible: no device exceeds its peaks
+so far, and no job holds so much less than its weights. Thirty times more is not: jobs that wait for their hosts take
+up to a hundred times as long. So the upper limit lies between these and a unit, a factor of a thousand.
 """
 
 from __future__ import annotations

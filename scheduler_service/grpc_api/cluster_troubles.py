@@ -83,12 +83,12 @@ def _bounded(code: str, texts: Sequence[str]) -> Iterator[resources_pb2.Warning]
 
 def _storage(failure: str) -> Iterator[str]:
     if failure:
-        yield f"the scheduler can store nothing, so it accepts and starts nothing: {failure}"
+        yield f"the scheduler can store nothing, so until its disk can be written it starts nothing: {failure}"
 
 
 def _predictor(fault: PredictorError | None) -> Iterator[str]:
     if fault is not None:
-        yield f"{fault.message}; until it does, new jobs start alone, without a prediction"
+        yield f"{fault.message}; until it answers (see its log), new jobs start alone, without a prediction"
 
 
 def _refused(sessions: AgentSessions, refusal: Refusal, now_ms: int) -> Iterator[str]:

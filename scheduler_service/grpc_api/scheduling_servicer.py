@@ -44,6 +44,7 @@ from scheduler_service.grpc_api.jobs.translate_jobs import (
 )
 from scheduler_service.grpc_api.pages import cut_to_bytes, page
 from scheduler_service.grpc_api.queue.queue_methods import QueueMethods
+from scheduler_service.grpc_api.queue.repetitions import OneAtATime
 from scheduler_service.grpc_api.restores import confirm_restore, unknown_attempt_warnings
 from scheduler_service.grpc_api.snapshots.decide import decide, deciding_thread
 from scheduler_service.grpc_api.snapshots.snapshot_bases import SnapshotBases
@@ -102,7 +103,7 @@ class SchedulingServicer(QueueMethods, scheduling_pb2_grpc.SchedulingServiceServ
         self._bases = SnapshotBases()
         self._newest_first = NewestFirst()
         self._listing = asyncio.Lock()
-        self._repeating = asyncio.Lock()
+        self._repeating = OneAtATime()
         self._warned: dict[str, Sequence[resources_pb2.Warning]] = {}
 
     async def SubmitJob(  # noqa: N802

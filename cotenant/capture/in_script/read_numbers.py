@@ -43,10 +43,17 @@ class ReadNumbers:
     @contextmanager
     def of_call(self, module: Any, args: Any, kwargs: Any) -> Iterator[None]:
         """Runs a network once; in this context every further run reads the same numbers."""
+        self._forget()
         with self._replaced(self._noting), self._torch.no_grad():
             module(*args, **kwargs)
         with self._replaced(self._telling):
             yield
+
+    def _forget(self) -> None:
+        """Of a network before, whose export was refused in the midst of it, nothing holds."""
+        self.places, self._count = [], 0
+        self._numbers.clear()
+        self._told.clear()
 
     @contextmanager
     def _replaced(self, replacement: Callable[[str, Any], Any]) -> Iterator[None]:

@@ -26,24 +26,26 @@ class RepeatedAnswers:
 
     def answer(self, own: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """Returns what a network answers; once patience is over, what it answered to inputs of the same sizes."""
-        kind = (id(module), self._kind_of((args, kwargs)))
+        kind = self._kind_of(module, (args, kwargs))
         if self._spent_s >= PATIENCE_S and kind in self._answers:
             return self._copied(self._answers[kind])
         begun_s = time.process_time()
         answer = own(module, *args, **kwargs)
         self._spent_s += time.process_time() - begun_s
-        if kind in self._answers or len(self._answers) < _ANSWERS_MAX:
-            self._answers[kind] = answer
+        if kind is not None and kind not in self._answers and len(self._answers) < _ANSWERS_MAX:
+            self._answers[kind] = self._copied(answer)  # the script may change what it got
         return answer
 
-    def _kind_of(self, values: Any) -> Any:
+    def _kind_of(self, module: Any, values: Any) -> Any:
+        """What is equal for calls that may have one answer; None = an input is an object, whose content is unknown."""
+        tensor = self._torch.Tensor
         leaves, structure = self._torch.utils._pytree.tree_flatten(values)
-        return str(structure), tuple(map(self._kind_of_one, leaves))
+        if not all(isinstance(leaf, (tensor, *_PLAIN)) for leaf in leaves):
+            return None
+        return id(module), str(structure), tuple(map(self._kind_of_one, leaves))
 
     def _kind_of_one(self, leaf: Any) -> Any:
-        if isinstance(leaf, self._torch.Tensor):
-            return tuple(leaf.shape), leaf.dtype
-        return leaf if isinstance(leaf, _PLAIN) else type(leaf)
+        return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, self._torch.Tensor) else leaf
 
     def _copied(self, answer: Any) -> Any:
         def copied(leaf: Any) -> Any:

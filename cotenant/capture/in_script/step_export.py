@@ -61,7 +61,9 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:
         return {**facts, "status": "failed", "reason": "no_tensor"}
     facts["micro_batch_size"], dimension = facts["single_samples"] or sizes[0], sizes[1]
     facts["loaded_batch_size"] = 0 if facts["single_samples"] else _other_size(recorder.loader_batch_sizes, sizes[0])
-    facts["indexed_samples"] = _indexed_samples(torch, calls, sizes[0])
+    # Where a loader says that the rows are the samples, labels only look like an index.
+    is_loaded = sizes[0] in recorder.loader_batch_sizes
+    facts["indexed_samples"] = 0 if is_loaded else _indexed_samples(torch, calls, sizes[0])
     networks = [call.module for call in calls]
     read = ReadNumbers(torch)
     with PaddedSequences(torch) as sequences, BatchConstants(torch) as constants, KeptNumbers(torch, networks) as kept:

@@ -41,7 +41,7 @@ class AgentSession:
         knows_secret: The agent returns the secret of its last stream; older ones do not.
         has_reported: A message came after the Welcome, so the agent has the secret.
         certificate: When that of the agent is valid; None = it showed none.
-        clock_ahead_ms: By how much its clock was ahead of this machine's at its newest heartbeat; None = not said.
+        clock_ahead_ms: By how much its clock was ahead of this machine's lately; None = not said.
         done_parts: What has only parameter servers left there, as of its newest heartbeat.
     """
 
@@ -64,6 +64,7 @@ class AgentSession:
     certificate: Validity | None = None
     clock_ahead_ms: int | None = None
     done_parts: DoneParts = frozenset()
+    _newest_ahead_ms: int | None = None
 
     def is_of(self, instance_id: str, secret: str) -> bool:
         """Return whether an agent that says this is the one of this stream.
@@ -75,6 +76,15 @@ class AgentSession:
         known = hmac.compare_digest(secret.encode(), self.secret.encode())
         before = hmac.compare_digest(secret.encode(), self.presented_secret.encode())
         return known or not self.knows_secret or (before and not self.has_reported)
+
+    def note_clock(self, ahead_ms: int) -> None:
+        """Note what a heartbeat says of its clock.
+
+        One that waited, as while a program or a machine stood still, makes the clock look behind, never ahead: of two
+        in a row the larger counts.
+        """
+        before_ms, self._newest_ahead_ms = self._newest_ahead_ms, ahead_ms
+        self.clock_ahead_ms = ahead_ms if before_ms is None else max(before_ms, ahead_ms)
 
     def send(self, message: node_agent_pb2.ConnectResponse) -> bool:
         """Queue a message; a full queue closes the session and returns False."""

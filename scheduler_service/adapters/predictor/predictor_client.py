@@ -57,6 +57,8 @@ OUTCOMES_KEPT_MAX = 10_000
 OUTCOMES_INTERVAL_S = 1.0
 # Whether it answers at all is looked at this often, and for so long.
 HEALTH_INTERVAL_S = 10.0
+# One that is back, as after an upgrade or at the start of all programs, is not to be called away for long.
+HEALTH_AWAY_INTERVAL_S = 1.0
 HEALTH_DEADLINE_S = 5.0
 # A question about n members is answered with n x n numbers, of which only the new ones' rows and columns are wanted.
 PAIR_MEMBERS_MAX = 100
@@ -135,7 +137,7 @@ class PredictorClient:
         self._are_delayed = False
         self.fault: PredictorError | None = None
 
-    async def watch(self, *, every_s: float = HEALTH_INTERVAL_S) -> None:
+    async def watch(self) -> None:
         """Look again and again whether the predictor answers, until cancelled; a change is logged."""
         while self._channel is not None:
             before, self.fault = self.fault, await self._health(self._channel)
@@ -143,7 +145,7 @@ class PredictorClient:
                 _log.warning("predictor_away", extra={"code": self.fault.code, "reason": self.fault.message})
             elif self.fault is None and before is not None:
                 _log.info("predictor_back")
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(HEALTH_INTERVAL_S if self.fault is None else HEALTH_AWAY_INTERVAL_S)
 
     async def _health(self, channel: grpc.aio.Channel) -> PredictorError | None:
         try:

@@ -284,7 +284,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                         self._loop.note(memory)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
         if heartbeat.wall_clock_ms:
-            session.clock_ahead_ms = heartbeat.wall_clock_ms - read_wall_ms()
+            session.note_clock(heartbeat.wall_clock_ms - read_wall_ms())
         session.done_parts = gang_messages.done_parts(heartbeat)
         # While nothing can be stored the state stays as it is, and every heartbeat would report the same again.
         for gpu in heartbeat.gpus if not self._loop.storage_failure else ():

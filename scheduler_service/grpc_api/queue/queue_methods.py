@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,9 +12,9 @@ from scheduler_service.core.events import Actor
 from scheduler_service.grpc_api import validation
 from scheduler_service.grpc_api.queue import queue_validation
 from scheduler_service.grpc_api.queue.queue_requests import QueueRequests
+from scheduler_service.grpc_api.queue.repetitions import OneAtATime
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.visibility import own_submission
-from scheduler_service.live_loop import Mutation
 
 if TYPE_CHECKING:
     from scheduler_service.grpc_api.scheduling_servicer import Cluster
@@ -25,7 +24,7 @@ class QueueMethods(ABC):
     """A part of `SchedulingServicer`, which has the cluster."""
 
     _cluster: Cluster
-    _repeating: asyncio.Lock
+    _repeating: OneAtATime
 
     @abstractmethod
     def _job(self, job_id: str) -> scheduling_pb2.Job:
@@ -93,14 +92,9 @@ class QueueMethods(ABC):
         if current_caller().acts_for_all:
             submission = self._own(submission)
         warnings = await self._reviewed(submission, context)
-        # To the end, although its caller has gone: until then the next one does not see it.
-        job_id = await asyncio.shield(self._hand_in_again(queue.repetition(request, submission)))
+        mutation = queue.repetition(request, submission)
+        job_id = await self._repeating.run(lambda: self._cluster.loop.mutate(mutation))
         return scheduling_pb2.RetryJobResponse(job=self._job(job_id), warnings=warnings)
-
-    async def _hand_in_again(self, mutation: Mutation) -> str:
-        """Let one repetition be stored after the other: two that are proposed together would not see each other."""
-        async with self._repeating:
-            return await self._cluster.loop.mutate(mutation)
 
     async def SubmitArray(  # noqa: N802
         self, request: scheduling_pb2.SubmitArrayRequest, context: Context

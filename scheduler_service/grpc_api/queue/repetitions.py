@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
+
+
+class OneAtATime:
+    """Stores one repetition after the other: two that are proposed together would not see each other."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def run(self, store: Callable[[], Awaitable[str]]) -> str:
+        """Return what `store` returns, once it was its turn.
+
+        A caller that goes before that waits no more. What has begun is stored to its end, though its caller has gone:
+        until then the next one does not see it.
+        """
+        await self._turn.acquire()
+        return await asyncio.shield(self._finish(store))
+
+    async def _finish(self, store: Callable[[], Awaitable[str]]) -> str:
+        try:
+            return await store()
+        finally:
+            self._turn.release()
 
 
 def living_repetition(state: ClusterState, job_id: str) -> str:

@@ -55,6 +55,11 @@ class ShimProcess(MachineProcess):
         """The processes of its job that have not ended."""
         return [job for job in self.jobs if not job.is_dead]
 
+    @property
+    def is_holdable(self) -> bool:
+        """Whether a hold reaches all of its job: of some a process has left its group, and nothing more comes of it."""
+        return self.pid % 8 != 0
+
     def lease_left_ms(self, *, with_grace: bool = False) -> int | None:
         """How long the newest lease of an attempt lasts by the clock that counts; None = there is none."""
         lease: dict[str, Any] = read_record(self.directory / "lease.json")
@@ -181,6 +186,9 @@ class SimulatedJobProcesses:
     def kill_outsiders(self) -> None:
         """There are none."""
 
+    kill_children = kill_outsiders
+    """Those of the shim lead groups, which are killed as such."""
+
     def kill_remains(self) -> None:
         """A job ends with its shim."""
 
@@ -194,8 +202,8 @@ class SimulatedJobProcesses:
         self._signal(signal.SIGCONT)
 
     def are_within(self, members_file: str, groups: Collection[int]) -> bool:
-        """Whether a hold reaches all of it: of some jobs a process has left its group, and nothing more comes of it."""
-        return _shim().pid % 8 != 0
+        """Whether a hold reaches all of it."""
+        return _shim().is_holdable
 
 
 class SimulatedBarriers:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cotenant_agent.progress_reading.log_progress import LogProgress
+from cotenant_agent.progress_reading.step_counting import PrintedStep, StepCounter
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,26 @@ def test_two_bars_side_by_side_are_no_stages(tmp_path: Path, is_read_on: bool) -
     if is_read_on:
         reading = LogProgress(log, "", reading.to_record(), 60)
     assert reading.steps_by_last_line("", 60) == 30
+
+
+def test_a_stage_that_is_told_again_while_the_next_one_runs_stays_a_stage(tmp_path: Path) -> None:
+    log = tmp_path / "out.log"
+    first, second = bars(("[AE] step", 30)), bars(("[CLF] step", 20)).splitlines(keepends=True)
+    log.write_text("".join((first, *second[:2], first.splitlines(keepends=True)[-1], *second[2:])))
+    reading = LogProgress(log, "", None, 50)
+    reading.read_to_end(1)
+    assert reading.steps_by_last_line("", 50) == 50
+
+
+def test_the_record_of_an_agent_that_did_not_note_when_bars_grew_is_read_on(tmp_path: Path) -> None:
+    counter = StepCounter()
+    counter.take(PrintedStep(step=30, total=30, label="[AE] step"))
+    record = counter.to_record()
+    record["bars"] = [bar[:-2] for bar in record["bars"]]  # type: ignore[attr-defined]
+    counter = StepCounter.from_record(record)
+    for step in (10, 20):
+        counter.take(PrintedStep(step=step, total=20, label="[CLF] step"))
+    assert counter.steps_of_stages(50) == 50
 
 
 def test_stages_are_known_in_the_next_life_of_the_agent(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_the_freezer_of_version_1_holds_also_a_process_in_a_session_of_its_own(
 ) -> None:
     with running_shims(tmp_path) as bench:
         source = COUNT_TWICE.format(words="apart")
-        job = StoppedJob(bench, source, grace_ms=1_000, overdue_ms=2_100, changes=frozen_by)
+        job = StoppedJob(bench, source, grace_ms=20_000, overdue_ms=2_100, changes=frozen_by)
         counted = job.counted_while_held("D")
         job.renew(60_000, 20_000)
         wait_until(lambda: job.counted() > counted, "the job goes on")

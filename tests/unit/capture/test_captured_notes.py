@@ -19,6 +19,7 @@ def test_numbers_that_are_read_off_inputs_are_told_with_their_lines() -> None:
     (note,) = captured_notes.notes_of({**RESULT, "is_batch_fixed": True, "read_numbers": ["pool.py:48"]}, 0.0)
     assert "pool.py:48" in note
     assert "FIXED_BATCH" in note
+    assert "for another batch capture the script with that batch" in note
     assert "x.shape" not in note  # it would not help
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,23 @@ class Pieces(nn.Module):
         return torch.stack([self.head(rows[: int(length)]).sum(0) for length in lengths])
 
 
-def captured(network: nn.Module, arguments: tuple[Any, ...], folder: Path) -> dict[str, Any]:
+class Labelled(nn.Module):
+    """Takes the labels with the batch, as networks of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(_WIDTH, _ANSWERS)
+
+    def forward(self, rows: Tensor, classes: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.head(rows), classes)
+
+
+def captured(
+    network: nn.Module, arguments: tuple[Any, ...], folder: Path, loader_sizes: Sequence[int] = ()
+) -> dict[str, Any]:
     recorder = Recorder(torch, folder)
     recorder.requested = Requested()
+    recorder.loader_batch_sizes = list(loader_sizes)
     calls = [Call(torch, network, (arguments, {}), group=0, inside_step=0)]
     return export_step(recorder, Window(calls, 1, 1, [torch.optim.SGD(network.parameters(), lr=0.1)]))
 
@@ -69,10 +84,36 @@ def test_numbers_of_one_line_are_told_in_their_order(tmp_path: Path) -> None:
     assert graph.forward_macs == (2 + 5 + 3) * _WIDTH * _ANSWERS
 
 
+def test_numbers_of_a_network_whose_export_was_refused_are_not_those_of_the_next_one() -> None:
+    read, rows = ReadNumbers(torch), torch.rand(5, _WIDTH)
+    arguments = (rows, torch.tensor([2, 5, 3]))
+    for network in (Pieces(), Pieces()):
+        seen: list[int] = []
+        network.head.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(len(inputs[0])))
+        with read.of_call(network, arguments, {}):
+            del seen[:]
+            with pytest.raises(IndexError):
+                network(rows, arguments[1][:1])[1]
+        with read.of_call(network, arguments, {}):
+            del seen[:]
+            network(*arguments)
+        assert seen == [2, 5, 3]
+    assert len(read.places) == 1
+
+
 def test_a_network_that_reads_no_number_is_run_no_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReadNumbers, "of_call", lambda *_: pytest.fail("read"))
     result = captured(nn.Linear(_WIDTH, 2), (torch.rand(3, _WIDTH),), tmp_path)
     assert (result["status"], result["read_numbers"], result["indexed_samples"]) == ("captured", [], 0)
+
+
+@pytest.mark.parametrize(("loader_sizes", "samples"), [([], 2), ([32], 2), ([4], 0)])
+def test_labels_that_happen_to_rise_are_no_index_where_a_loader_says_the_batch(
+    loader_sizes: list[int], samples: int, tmp_path: Path
+) -> None:
+    labels = torch.tensor([0, 1, 1, 1])
+    result = captured(Labelled(), (torch.rand(4, _WIDTH), labels), tmp_path, loader_sizes)
+    assert (result["status"], result["indexed_samples"]) == ("captured", samples)
 
 
 @pytest.mark.parametrize("index", [torch.arange(12), torch.tensor([0] * 6 + [3] * 6), torch.zeros(12).long()])

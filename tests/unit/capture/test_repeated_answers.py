@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -37,8 +38,40 @@ def test_a_network_is_computed_once_for_inputs_of_one_size_where_much_time_was_s
     monkeypatch.setattr(repeated_answers, "PATIENCE_S", patience_s)
     answers, network = RepeatedAnswers(torch), Counting()
     for number in range(5):
-        ask(answers, network, torch.full((3,), float(number)))["x"].add_(1)  # and what is written to it stays outside
+        ask(answers, network, torch.full((3,), float(number)))
     assert network.calls == calls
+
+
+def test_what_a_script_does_with_an_answer_does_not_change_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated_answers, "PATIENCE_S", 0.0)
+    answers, network = RepeatedAnswers(torch), Counting()
+    for _ in range(3):
+        taken = ask(answers, network, torch.ones(3)).pop("x")
+        assert float(taken.sum()) == 3
+        taken.add_(1)
+
+
+@dataclass
+class Graphs:
+    """A batch that is no tensor, as of libraries for graphs, or a cache that grows with each word."""
+
+    x: Tensor
+
+
+class OfGraphs(Counting):
+    """Takes its batch as an object."""
+
+    def forward(self, batch: Graphs) -> dict[str, Tensor]:  # type: ignore[override]
+        return super().forward(batch.x)
+
+
+def test_what_is_asked_with_an_object_is_computed_each_time_because_nothing_tells_its_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(repeated_answers, "PATIENCE_S", 0.0)
+    answers, network = RepeatedAnswers(torch), OfGraphs()
+    assert [len(ask(answers, network, Graphs(torch.ones(size)))["x"]) for size in (3, 3, 5)] == [3, 3, 5]
+    assert network.calls == 3
 
 
 def test_other_sizes_and_other_numbers_are_computed_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from cotenant.cli.job_lookup import find_job, find_jobs
 from cotenant.cli.queue_options import find_parents
 from cotenant.client import ChannelOptions, SchedulerClient, open_channel
-from cotenant.client_errors import NotFoundError
+from cotenant.client_errors import InputError, NotFoundError
 from cotenant.v1 import scheduling_pb2
 from tests.support.cases import for_each
 from tests.support.cli_cluster import CommandLine
@@ -211,6 +211,24 @@ def test_jobs_are_handed_in_again_oldest_first_so_that_a_child_finds_the_repetit
     monkeypatch.setattr(SchedulerClient, "retry_job", retried)
     assert cotenant("retry", "job-100", "job-41", "job-9").code == 0
     assert asked == ["job-9", "job-41", "job-100"]
+
+
+def test_what_was_handed_in_again_is_told_although_a_later_one_is_refused(
+    cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (8, 9):
+        add(scheduler, f"job-{number}", scheduling_pb2.JOB_PHASE_FAILED)
+
+    def retried(client: SchedulerClient, job_id: str, *, force: bool = False) -> scheduling_pb2.RetryJobResponse:
+        if job_id == "job-9":
+            raise InputError("it comes after job-2, which has not finished", remedy="retry job-2 first")
+        return scheduling_pb2.RetryJobResponse(job=scheduling_pb2.Job(job_id="job-12"))
+
+    monkeypatch.setattr(SchedulerClient, "retry_job", retried)
+    outcome = cotenant("retry", "job-8", "job-9", "-o", "name")
+    assert outcome.code != 0
+    assert outcome.out.split() == ["job-12"]
+    assert "job-2" in outcome.err
 
 
 def test_a_job_may_wait_for_all_that_fit_a_pattern_and_for_an_array_by_its_id(scheduler: FakeScheduler) -> None:

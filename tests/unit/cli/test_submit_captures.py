@@ -343,18 +343,25 @@ def test_a_capture_says_how_its_job_is_asked_about_and_how_it_is_submitted(
 
 
 @pytest.mark.parametrize(
-    ("rows", "is_whole"),
-    [(("cut.py",), False), (("cut.py", "again.py"), False), (("cut.py", "plain.py"), True), (("plain.py",), True)],
+    ("rows", "is_whole", "words"),
+    [
+        (("cut.py",), False, ()),
+        (("cut.py", "again.py"), False, ()),
+        (("cut.py", "plain.py"), True, ()),
+        (("plain.py",), True, ()),
+        (("cut", "again"), False, ("-m",)),
+        (("cut", "plain"), True, ("-m",)),
+    ],
 )
 def test_a_sweep_that_names_its_scripts_cuts_its_batches_where_all_of_them_do(
-    rows: tuple[str, ...], is_whole: bool, submission: Submission
+    rows: tuple[str, ...], is_whole: bool, words: tuple[str, ...], submission: Submission
 ) -> None:
     cutting = "from cotenant import job\nparts = job.sub_batches(batch)\n"
     for name, text in (("cut.py", cutting), ("again.py", cutting), ("plain.py", "")):
         submission.script.with_name(name).write_text(text)
     sweep = submission.script.with_name("runs.csv")
     sweep.write_text("script,lr\n" + "".join(f"{name},{lr}\n" for name in rows for lr in (0.1, 0.2)))
-    outcome = submission.submit("--sweep", "runs.csv", "--", "python", "{script}", "--lr", "{lr}")
+    outcome = submission.submit("--sweep", "runs.csv", "--", "python", *words, "{script}", "--lr", "{lr}")
     assert outcome.code == 0
     (request,) = [one for one in submission.scheduler.seen if isinstance(one, scheduling_pb2.SubmitArrayRequest)]
     assert request.spec.takes_whole_batch is is_whole

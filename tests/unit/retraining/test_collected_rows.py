@@ -27,6 +27,8 @@ from predictor_service.profile_store.measurement_window import (
     decode,
     encode,
 )
+from predictor_service.profile_store.rows import make_rows
+from predictor_service.registry.manifest import hash_group
 from predictor_service.retraining.collected_rows import (
     BINDINGS_PER_GRAPH_MAX,
     NAME,
@@ -35,7 +37,7 @@ from predictor_service.retraining.collected_rows import (
     CollectedProfiles,
     collect_profiles,
 )
-from predictor_service.retraining.datasets import read_dataset
+from predictor_service.retraining.datasets import list_seen_groups, read_dataset
 from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.selection.targets import STEP
 from tests.support.measured_dataset import write_dataset
@@ -197,6 +199,21 @@ def test_the_same_network_under_another_hash_is_of_the_same_family(tmp_path: Pat
     assert families[again.key] == "wide"
     assert families[first.key] == families[second.key] == f"graph_{first.graph_sha256[:12]}"
     assert len(families) == 3
+
+
+def test_what_running_jobs_taught_counts_as_seen_in_an_export_of_them_too(tmp_path: Path) -> None:
+    """Else a version would be judged by what it was learned from, as families that it has not seen."""
+    first = kept_job(tmp_path, 48, 40, 10)
+    second = rewritten(tmp_path, (tmp_path / f"{first.graph_sha256}.onnx").read_bytes())
+    windows = [window(1, job=first), window(2, job=second)]
+    collected = collect(tmp_path, *windows)
+    assert collected.dataset is not None
+    seen = list_seen_groups([collected.dataset])
+    exported = make_rows(windows).solo
+    assert len({row.family for row in exported}) == 2
+    for row in exported:
+        assert hash_group(row.family) in seen["family"]
+        assert hash_group(row.architecture) in seen["architecture"]
 
 
 def test_a_binding_that_is_wrong_keeps_no_other_one_from_being_learned(tmp_path: Path) -> None:

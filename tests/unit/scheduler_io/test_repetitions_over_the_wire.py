@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -13,6 +15,7 @@ import pytest
 from cotenant.v1 import scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.adapters.storage.event_log import LogRecord
 from scheduler_service.adapters.storage.sqlite_event_log import SqliteEventLog
+from scheduler_service.grpc_api.queue.repetitions import OneAtATime
 from tests.support.live_scheduler import running_scheduler
 
 CALLS = 8
@@ -55,3 +58,27 @@ def test_of_callers_who_hand_one_job_in_again_at_once_one_is_heard_and_repeats_i
         assert again.job.job_id == calls[heard].result().job.job_id
         listed = stub.ListJobs(scheduling_pb2.ListJobsRequest(), timeout=TIMEOUT_S).jobs
         assert {job.job_id for job in listed} == {job_id, other.result().job.job_id, again.job.job_id}
+
+
+def test_a_caller_that_goes_while_it_waits_hands_nothing_in_and_what_was_begun_is_stored_to_its_end() -> None:
+    """Else callers with short deadlines would fill the memory while a disk is slow."""
+    stored, disk_is_ready = list[str](), asyncio.Event()
+
+    async def store(job_id: str) -> str:
+        await disk_is_ready.wait()
+        stored.append(job_id)
+        return job_id
+
+    async def work() -> None:
+        turns = OneAtATime()
+        calls = [asyncio.ensure_future(turns.run(partial(store, job_id))) for job_id in ("begun", "waiting", "last")]
+        await asyncio.sleep(0)
+        for gone in calls[:2]:
+            gone.cancel()
+        await asyncio.sleep(0)
+        assert stored == []
+        disk_is_ready.set()
+        assert await calls[2] == "last"
+
+    asyncio.run(work())
+    assert stored == ["begun", "last"]
