@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 
 _MEBIBYTE = 1 << 20
+_BINDING = re.compile(r"\bdimension_bindings\[([^\]]{1,200})\]")
 _VERDICTS = {
     MemoryVerdict.FITS: "yes",
     MemoryVerdict.MAY_NOT_FIT: "MAYBE: only the bound is larger; run it alone first",
@@ -54,11 +56,12 @@ def read_graph_file(path: Path) -> bytes:
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Names the file in what is said against its graph."""
+    """Names the file in what is said against its graph, and the flag in place of the contract's field."""
     try:
         yield
     except GraphError as error:
-        raise type(error)(f"{path}: {error.message}", remedy=error.remedy, details=error.details) from error
+        remedy = _BINDING.sub(r"--bind \1=SIZE", error.remedy)
+        raise type(error)(f"{path}: {error.message}", remedy=remedy, details=error.details) from error
 
 
 def answer_as_json(answer: JobAnswer) -> str:

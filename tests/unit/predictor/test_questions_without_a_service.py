@@ -1,4 +1,4 @@
-"""Several questions about one graph, answered by a program that is started for them only."""
+"""Questions about a graph that are answered by a program which is started for them only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from cotenant.prediction_questions import hash_of
-from predictor_service.commands import predict_many
+from predictor_service.commands import predict_many, program
 from predictor_service.commands.predict_many import predict_many_command
+from predictor_service.errors import UnboundDimensionError
 
 
 def graph_of_sequences(path: Path) -> Path:
@@ -36,3 +37,14 @@ def test_each_question_may_bind_the_dimensions_of_a_graph_that_came_once(
     done = CliRunner().invoke(predict_many_command, [str(questions), "--state-dir", str(tmp_path / "state")])
     assert done.exception is None, repr(done.exception)
     assert [job["device"] for job in json.loads(done.stdout)["jobs"]] == ["NVIDIA A100-SXM4-40GB", "NVIDIA L4"]
+
+
+def test_a_dimension_without_a_size_is_told_with_the_flag_that_gives_it_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "ensure_version", lambda *_: None)
+    graph, state_dir = graph_of_sequences(tmp_path / "g.onnx"), str(tmp_path / "state")
+    words = [str(graph), "--batch-size", "8", "--device", "l4", "--state-dir", state_dir]
+    refused = CliRunner().invoke(program.predict_command, words).exception
+    assert isinstance(refused, UnboundDimensionError), repr(refused)
+    assert refused.remedy == "set --bind length=SIZE"
