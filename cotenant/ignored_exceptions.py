@@ -1,4 +1,4 @@
-"""What Python prints of exceptions that it ignores, such as those of objects that it deletes after a real one."""
+"""What Python prints of exceptions that ended nothing, as of objects that it clears away behind a real one."""
 
 from __future__ import annotations
 

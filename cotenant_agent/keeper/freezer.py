@@ -34,7 +34,7 @@ class Freezer:
         return bool(self._path) and try_write(self._path, self._words[0])
 
     def thaw(self) -> bool:
-        """Let the group go on; whether nothing of it is held any more (also if it is gone)."""
+        """Let the group go on; whether nothing of it is held any more, as in one that is gone."""
         return not self._path or try_write(self._path, self._words[1]) or not os.path.exists(self._path)  # noqa: PTH110
 
     def is_frozen(self) -> bool:

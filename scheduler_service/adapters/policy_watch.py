@@ -51,7 +51,7 @@ class PolicyWatch:
         name: Returns the name of the policy in force.
         deadline_s: How long it may take to answer.
         mark: Notes, in the thread of the watch, that a policy is late with an answer to the engine; in words.
-        doors: Other code than the engine's that calls policies, and handles what they raise.
+        doors: Further code than the engine's that calls policies, and expects what they may raise.
 
     Attributes:
         is_replaying: Stored events are handled.
@@ -120,7 +120,7 @@ class PolicyWatch:
         return True
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Raise in the watched call, unless the engine's own lines run within it."""
+        """Raise in the watched call, but for where the engine's own lines run within it."""
         while frame is not None and frame.f_code not in self._doors:
             if frame.f_code.co_filename.startswith(_CORE):
                 return

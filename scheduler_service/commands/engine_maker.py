@@ -1,4 +1,4 @@
-"""Makes the engine of a new or a stored state from settings."""
+"""From settings to an engine: of a new state, or of a stored one."""
 
 from __future__ import annotations
 

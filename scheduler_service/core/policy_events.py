@@ -11,7 +11,7 @@ from scheduler_service.core.events import Event
 class PolicySilenced(Event):
     """The policy did not answer in time upon an earlier event, and is not asked again until one is chosen.
 
-    Kept for the replay: there it might answer, and so decide what was never decided.
+    Kept for the replay: there it could answer, and would have decided what was not.
 
     Attributes:
         sequence: Of that event.

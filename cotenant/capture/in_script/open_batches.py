@@ -11,7 +11,7 @@ from typing import Any
 from .step_window import tensors_of
 
 _BOUND = re.compile(r"(?<=Dim\('batch', )(max)=([0-9]{1,9})\)")
-"""What torch advises where a network takes another path from some batch size on (diffusers': from 64)."""
+"""What torch advises where a network takes another way from some batch on, as diffusers' do from 64 on."""
 _ANY = 1 << 30
 
 
@@ -36,7 +36,7 @@ def export_once(torch: Any, example: tuple[Any, Any, Any], batch: tuple[int, int
 
 
 def batch_most(exported: Any) -> int:
-    """Returns the largest batch that takes the exported path; 0 = all do."""
+    """Returns the largest batch that takes the way that was exported; 0 = any does."""
     ranges = getattr(exported, "range_constraints", {})
     tops = [str(found.upper) for symbol, found in ranges.items() if str(symbol).startswith("s")]
     return min((int(top) for top in tops if top.isdigit() and int(top) < _ANY), default=0)

@@ -1,4 +1,4 @@
-"""Makes an export see plain operators in bags of embeddings and in torch's own transformers."""
+"""What an export is to find as plain operators: bags of embeddings, and torch's own transformers."""
 
 # ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def spell_out_transformers(torch: Any) -> Any:
-    """Keeps torch's transformers from reading a mask, and from computing a layer that does not learn in one call.
+    """Keeps torch's transformers from looking into a mask, and from one call for a whole layer that does not learn.
 
     Returns:
         What gives both back.

@@ -1,4 +1,4 @@
-"""Retried jobs: one piece of work under several ids."""
+"""Jobs that were handed in again, and again: one piece of work under several ids."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def living_repetition(state: ClusterState, job_id: str) -> str:
 
 
 def has_only_failed(state: ClusterState, job_id: str) -> bool:
-    """Return whether a known job's work finished under none of its ids."""
+    """Return whether the work of a known job has been done under no id."""
     phases = {state.jobs[one].phase for one in _same_work(state, job_id) if one in state.jobs}
     return job_id in state.jobs and Phase.FINISHED not in phases
 
 
 def _same_work(state: ClusterState, job_id: str) -> Iterator[str]:
-    """Yield the first job of a piece of work, then its retries and theirs."""
+    """Yield the first job that was handed in for a work, then its repetitions and theirs; the look ends with them."""
     first = job_id
     while first in state.jobs and state.jobs[first].request.terms.retry_of:
         first = state.jobs[first].request.terms.retry_of
