@@ -35,6 +35,8 @@ _LOOKS = 10
 """In the time that a policy has to answer."""
 _LATE_LOOK_S = 0.05
 """Between two tries to stop it: the engine's own lines may be most of what it does."""
+_AGAIN_S = 1.0
+"""Until the same call, which has caught what was raised in it and goes on, is interrupted again."""
 _TOLD_S = 30.0
 """Of tries, after which the log says that they are in vain."""
 REPLAY_FACTOR = 6
@@ -72,7 +74,7 @@ class PolicyWatch:
         self._thread_id = threading.get_ident()
         self._ending = threading.Event()
         self._call: FrameType | None = None
-        self._waited_s = 0.0
+        self._waited_s = self._raises_at_s = 0.0
         self._is_told = False
         self.is_replaying = False
         self.overdue = ""
@@ -100,13 +102,15 @@ class PolicyWatch:
         call = sys._current_frames().get(self._thread_id)
         while call is not None and call.f_code not in self._doors:
             call = call.f_back
-        self._waited_s = self._waited_s + pause_s if call is not None and call is self._call else 0.0
-        self._call = call
-        allowed_s = self._deadline_s * (REPLAY_FACTOR if self.is_replaying else 1)
-        if self._waited_s < allowed_s:
+        if call is None or call is not self._call:
+            self._call, self._waited_s, self._raises_at_s = call, 0.0, 0.0
             self.overdue, self._is_told = "", False
             return False
-        if not self.overdue and call is not None and call.f_code in _DOORS:
+        self._waited_s += pause_s
+        allowed_s = self._deadline_s * (REPLAY_FACTOR if self.is_replaying else 1)
+        if self._waited_s < allowed_s:
+            return False
+        if not self.overdue and call.f_code in _DOORS:
             # Before the signal, after which it may be too late to say so.
             self._mark(self._words())
         self.overdue = (
@@ -125,8 +129,9 @@ class PolicyWatch:
             if frame.f_code.co_filename.startswith(_CORE):
                 return
             frame = frame.f_back
-        if frame is not None and frame is self._call and self.overdue:
-            self._call, self.overdue = None, ""
+        is_late = frame is not None and frame is self._call and bool(self.overdue)
+        if is_late and self._waited_s >= self._raises_at_s:
+            self._raises_at_s = self._waited_s + _AGAIN_S
             raise PolicySilentError(self._words())
 
     def _words(self) -> str:
@@ -143,7 +148,7 @@ class SilenceRecord:
         engine: Whose events are observed.
         sequence: Returns that of the newest one.
         note: Takes the fact.
-        marker: Says upon which event the policy is late.
+        marker: Says upon which event the policy is late, and keeps the fact until it is stored.
     """
 
     def __init__(
@@ -151,26 +156,32 @@ class SilenceRecord:
         engine: SchedulerEngine,
         sequence: Callable[[], int],
         note: Callable[[Event], None],
-        marker: SilenceMarker | None = None,
+        marker: SilenceMarker,
     ) -> None:
         self._engine, self._sequence, self._note, self._marker = engine, sequence, note, marker
         self._known = engine.state.silence
-        self._expect_next()
+        self._unstored: tuple[PolicySilenced, ...] = ()
+
+    def begin(self, found: Sequence[PolicySilenced] = ()) -> None:
+        """Hand in what was found in a replay; called before the next event is handled."""
+        self._unstored = tuple(found)
+        for silence in found:
+            self._note(silence)
+        self._marker.begin(self._sequence() + 1, self._unstored)
 
     def event_handled(self, event: Event, commands: Sequence[Command], *, duration_ns: int) -> None:
         """Hand the fact in, once per silence; called before anything follows from the event."""
-        silence = self._engine.state.silence
-        if self._marker is not None and not silence:
-            self._marker.unmark()
-        self._expect_next()
+        silence, sequence = self._engine.state.silence, self._sequence()
+        if isinstance(event, PolicySilenced):
+            self._unstored = tuple(one for one in self._unstored if one.sequence != event.sequence)
         if silence and not self._known:
             answers = self._engine.questions.answers
-            self._note(PolicySilenced(at_ms=0, sequence=self._sequence(), answers=answers, words=silence))
+            fact = PolicySilenced(at_ms=0, sequence=sequence, answers=answers, words=silence)
+            self._unstored += (fact,)
+            self._marker.keep(fact)
+            self._note(fact)
         self._known = silence
-
-    def _expect_next(self) -> None:
-        if self._marker is not None:
-            self._marker.begin(self._sequence() + 1)
+        self._marker.begin(sequence + 1, self._unstored)
 
     def batch_handled(self) -> None:
         """Do nothing: the fact is handed in at once."""
