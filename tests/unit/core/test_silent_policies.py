@@ -314,3 +314,19 @@ def test_the_words_of_a_silence_are_bounded(story: Story, monkeypatch: pytest.Mo
     monkeypatch.setattr(Moody, "decide", decide)
     story.tell(events.JobSubmitted(at_ms=2, request=job("j0")))
     assert story.engine.state.silence == "x" * 400
+
+
+def test_one_that_is_chosen_anew_finds_nothing_that_it_had_half_kept(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped at any of its own lines, and policies keep answers with the index from decision to decision."""
+    found: list[Mapping[object, object]] = []
+
+    def decide(policy: Moody, view: SchedulingView) -> Sequence[Decision]:
+        found.append(dict(view.index.kept_answers))
+        view.index.kept_answers["half"] = "changed"
+        raise SILENCE
+
+    monkeypatch.setattr(Moody, "decide", decide)
+    story.tell(events.JobSubmitted(at_ms=2, request=job("j0")), events.PolicyChosen(at_ms=3, policy="moody"))
+    assert found == [{}, {}]
