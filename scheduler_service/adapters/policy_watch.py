@@ -1,30 +1,33 @@
 """Stops a policy that does not answer: a second thread sees it, and lets the first one raise where the policy is.
 
-It looks, a few times in the time that a policy has, where the thread of the engine is. The same call of a policy seen
-again and again stands for the time between the looks, so that a machine that stood still or a busy one counts little. A
-signal then raises `PolicySilentError` among the policy's own lines: never within those of the engine, whose indexes it
-would leave half changed. What waits (sleep, a lock, a socket) is interrupted too. Machine code that does not come back
-is not: it is named, on /readyz and in the log, and marked, so that the next start does not ask it again.
+It looks ten times within the deadline at which call the thread of the engine is. Only the pauses between looks that
+find the same call count, so that a machine which stood still meanwhile adds little. A signal then raises
+`PolicySilentError` in the policy's own lines: never in those of the engine, whose indexes it would leave half changed.
+What waits (sleep, a lock, a socket) is interrupted too. Machine code that does not come back is not: it is named, on
+/readyz and in the log, and marked, so that the next start does not ask it again. If it keeps the interpreter's lock,
+nothing here runs either.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 
+from cotenant.access.roles import Role
 from scheduler_service.adapters.storage.silence_marker import SilenceMarker
 from scheduler_service.core import engine as engine_module
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import PolicySilentError
 from scheduler_service.core.event_handling.next_looks import ASKING
-from scheduler_service.core.events import Event
+from scheduler_service.core.events import Actor, Event, PolicyChosen
 from scheduler_service.core.planning.policy_answer import answer_of
 from scheduler_service.core.policy_events import PolicySilenced
 
@@ -41,6 +44,8 @@ _TOLD_S = 30.0
 """Of tries, after which the log says that they are in vain."""
 REPLAY_FACTOR = 6
 """A replay waits so many times as long: what was answered in time then is to be answered again."""
+AGAIN_S = 600.0
+"""Until a policy of this package that was given up is asked again."""
 _DOORS = frozenset({answer_of.__code__, *ASKING})
 """Where the engine calls the policy."""
 _CORE = str(Path(engine_module.__file__).parent)
@@ -139,6 +144,29 @@ class PolicyWatch:
             f"policy {self._name()} did not answer in {self._waited_s:.0f} s and is not asked any more; choose "
             "another one, or the same one anew: `cotenant policies use NAME`"
         )
+
+
+async def ask_again(
+    engine: SchedulerEngine,
+    tell: Callable[[Event], Awaitable[object]],
+    own: Collection[str],
+    *,
+    pause_s: float,
+) -> None:
+    """Choose a policy anew, again and again, where one of this package was given up: it was slow, and does end.
+
+    Args:
+        engine: Whose policy it is.
+        tell: Stores the choice.
+        own: Names of the policies of this package; those of others may hang, and wait for an operator.
+        pause_s: Between two looks.
+    """
+    while True:
+        await asyncio.sleep(pause_s)
+        state = engine.state
+        if state.silence and state.policy in own:
+            actor = Actor(role=Role.SCHEDULER)
+            await tell(PolicyChosen(at_ms=0, policy=state.policy, parameters=state.parameters, actor=actor))
 
 
 class SilenceRecord:

@@ -20,7 +20,7 @@ from scheduler_service.adapters.agents.progress_reports import ProgressReports
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.paced_work import PacedWork
 from scheduler_service.adapters.policy_fault_log import PolicyFaultLog
-from scheduler_service.adapters.policy_watch import PolicyWatch, SilenceRecord
+from scheduler_service.adapters.policy_watch import AGAIN_S, PolicyWatch, SilenceRecord, ask_again
 from scheduler_service.adapters.predictor.memory_ranges import MemoryRanges
 from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.adapters.start_forecasts import StartForecasts
@@ -150,6 +150,7 @@ class RunningScheduler:
             for work in (predictor.send_outcomes(), predictor.watch(), windows.run()):
                 self._spawn(work)
         self._spawn(_tick(loop, agents, watch_hub))
+        self._spawn(ask_again(loop.engine, loop.tell, policy_registry.POLICIES, pause_s=AGAIN_S))
         self._follow_tenants(loop)
         if settings.metrics_address:
             failure = partial(self._failure, loop)

@@ -1,6 +1,6 @@
 """A policy that does not answer in time is not asked again until one is chosen: it would not answer then either.
 
-How long it may take is the concern of whoever runs the engine, and raises `PolicySilentError` where it waits.
+The program that runs the engine knows how long it may take, and lets `PolicySilentError` be raised in its lines.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -15,14 +17,14 @@ from typing import Any, cast
 import pytest
 
 from scheduler_service import policy_registry
-from scheduler_service.adapters.policy_watch import REPLAY_FACTOR, PolicyWatch, SilenceRecord
+from scheduler_service.adapters.policy_watch import REPLAY_FACTOR, PolicyWatch, SilenceRecord, ask_again
 from scheduler_service.adapters.storage.silence_marker import SilenceMarker
 from scheduler_service.core import engine as engine_module
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import PolicyParameterError, PolicySilentError
-from scheduler_service.core.events import Event, TimerFired
+from scheduler_service.core.events import Event, PolicyChosen, TimerFired
 from scheduler_service.core.planning.policy_answer import answer_of
 from scheduler_service.core.planning.silent_policy import note_silence
 from scheduler_service.core.policy_events import PolicySilenced
@@ -217,6 +219,32 @@ def test_an_answer_that_came_after_all_takes_the_marker_back_before_anything_fol
     record.event_handled(TimerFired(at_ms=1), (), duration_ns=0)
     assert (marker.read() is not None) is is_silent
     assert [type(event) for event in noted] == [PolicySilenced] * is_silent
+
+
+@pytest.mark.parametrize(
+    ("own", "silence", "chosen"), [({"fifo"}, "it was slow", 3), ({"fifo"}, "", 0), ({"sjf"}, "it may hang", 0)]
+)
+def test_only_a_policy_of_this_package_that_was_given_up_is_asked_again_by_itself(
+    own: set[str], silence: str, chosen: int
+) -> None:
+    parameters = {"overtaking": True}
+    engine = SchedulerEngine(make_policy=policy_registry.make_policy, policy="fifo", parameters=parameters)
+    told: list[Event] = []
+
+    async def tell(event: Event) -> None:
+        told.append(event)
+        engine.handle(event)
+        assert not engine.state.silence
+        note_silence(engine.state, engine.policy, silence)
+        if len(told) == chosen:
+            raise asyncio.CancelledError
+
+    note_silence(engine.state, engine.policy, silence)
+    with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+        asyncio.run(asyncio.wait_for(ask_again(engine, tell, own, pause_s=0.0), timeout=0.2 if not chosen else 60))
+    assert [(type(event), event.policy, event.parameters) for event in cast(list[Any], told)] == [
+        (PolicyChosen, "fifo", parameters)
+    ] * chosen
 
 
 @pytest.mark.parametrize(
