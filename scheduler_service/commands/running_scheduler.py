@@ -48,7 +48,7 @@ from scheduler_service.grpc_api.metrics import Metrics, serve_metrics
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
 from scheduler_service.grpc_api.server import GrpcServer
 from scheduler_service.live_loop import LiveLoop
-from scheduler_service.policy_registry import BUILDING
+from scheduler_service.policy_registry import BUILDING, POLICIES
 from scheduler_service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class RunningScheduler:
             for work in (predictor.send_outcomes(), predictor.watch(), windows.run()):
                 self._spawn(work)
         self._spawn(_tick(loop, agents, watch_hub))
-        self._spawn(ask_again(loop.engine, loop.tell, policy_registry.POLICIES, pause_s=AGAIN_S))
+        self._spawn(ask_again(loop.engine, loop.tell, POLICIES, pause_s=AGAIN_S))
         self._follow_tenants(loop)
         if settings.metrics_address:
             failure = partial(self._failure, loop)
