@@ -299,7 +299,7 @@ class AttemptSupervisor:
         self._look_at_ms = now_ms + _LOOK_INTERVAL_MS
         return True
 
-    def _look_for_stop(self, now_ms: int) -> bool:
+    def _look_for_stop(self, now_ms: int, *, is_again: bool = False) -> bool:
         """Begin an end that is due; whether the job waits instead, since it has stood still within this look."""
         if (request := self._records.read("stop.json")) is not None:
             # What had ended before it was asked to is collected first: its success stays one.
@@ -307,8 +307,9 @@ class AttemptSupervisor:
                 self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
             return False
         left_ms, woken_ms = self._lease.left_ms(now_ms), boot_ms()
-        if self._standstill.has_begun_within_look(woken_ms):
-            return self._standstill.is_to_wait(woken_ms) or self._look_for_stop(woken_ms)
+        # Once in a look: what reads so slowly that every reading seems a standstill would come to no end.
+        if not is_again and self._standstill.has_begun_within_look(woken_ms):
+            return self._standstill.is_to_wait(woken_ms) or self._look_for_stop(woken_ms, is_again=True)
         if left_ms <= 0:
             # From the deadline, not from now: after a standstill of the machine others count on the end by then.
             self._begin_stop("fenced", woken_ms + self._lease.end_left_ms(woken_ms))

@@ -4,27 +4,29 @@ Ten times within the policy's deadline the thread looks where the engine is. Eac
 pause before it, so that a machine that is busy or stood still adds little. A signal then raises `PolicySilentError` in
 the policy's own lines, never in the engine's, whose indexes would be left half changed. Waiting (sleep, a lock, a
 socket) is interrupted too. Native code that does not return is not: /readyz and the log name it, and a marker keeps the
-next start from asking it again.
+next start from asking it again. If it keeps the interpreter's lock, this thread does not run either.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 
+from cotenant.access.roles import Role
 from scheduler_service.adapters.storage.silence_marker import SilenceMarker
 from scheduler_service.core import engine as engine_module
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import PolicySilentError
 from scheduler_service.core.event_handling.next_looks import ASKING
-from scheduler_service.core.events import Event
+from scheduler_service.core.events import Actor, Event, PolicyChosen
 from scheduler_service.core.planning.policy_answer import answer_of
 from scheduler_service.core.policy_events import PolicySilenced
 
@@ -35,10 +37,14 @@ _LOOKS = 10
 """In the time that a policy has to answer."""
 _LATE_LOOK_S = 0.05
 """Between two tries to stop it: the engine's own lines may be most of what it does."""
+_AGAIN_S = 1.0
+"""Until the same call, which has caught what was raised in it and goes on, is interrupted again."""
 _TOLD_S = 30.0
 """After so many seconds of tries the log says that they do not help."""
 REPLAY_FACTOR = 6
 """A replay waits so many times as long: what was answered in time then is to be answered again."""
+AGAIN_S = 600.0
+"""Until a policy of this package that was given up is asked again."""
 _DOORS = frozenset({answer_of.__code__, *ASKING})
 """Where the engine calls the policy."""
 _CORE = str(Path(engine_module.__file__).parent)
@@ -72,7 +78,7 @@ class PolicyWatch:
         self._thread_id = threading.get_ident()
         self._ending = threading.Event()
         self._call: FrameType | None = None
-        self._waited_s = 0.0
+        self._waited_s = self._raises_at_s = 0.0
         self._is_told = False
         self.is_replaying = False
         self.overdue = ""
@@ -100,13 +106,15 @@ class PolicyWatch:
         call = sys._current_frames().get(self._thread_id)
         while call is not None and call.f_code not in self._doors:
             call = call.f_back
-        self._waited_s = self._waited_s + pause_s if call is not None and call is self._call else 0.0
-        self._call = call
-        allowed_s = self._deadline_s * (REPLAY_FACTOR if self.is_replaying else 1)
-        if self._waited_s < allowed_s:
+        if call is None or call is not self._call:
+            self._call, self._waited_s, self._raises_at_s = call, 0.0, 0.0
             self.overdue, self._is_told = "", False
             return False
-        if not self.overdue and call is not None and call.f_code in _DOORS:
+        self._waited_s += pause_s
+        allowed_s = self._deadline_s * (REPLAY_FACTOR if self.is_replaying else 1)
+        if self._waited_s < allowed_s:
+            return False
+        if not self.overdue and call.f_code in _DOORS:
             # Before the signal, after which it may be too late to say so.
             self._mark(self._words())
         self.overdue = (
@@ -125,8 +133,9 @@ class PolicyWatch:
             if frame.f_code.co_filename.startswith(_CORE):
                 return
             frame = frame.f_back
-        if frame is not None and frame is self._call and self.overdue:
-            self._call, self.overdue = None, ""
+        is_late = frame is not None and frame is self._call and bool(self.overdue)
+        if is_late and self._waited_s >= self._raises_at_s:
+            self._raises_at_s = self._waited_s + _AGAIN_S
             raise PolicySilentError(self._words())
 
     def _words(self) -> str:
@@ -136,6 +145,29 @@ class PolicyWatch:
         )
 
 
+async def ask_again(
+    engine: SchedulerEngine,
+    tell: Callable[[Event], Awaitable[object]],
+    own: Collection[str],
+    *,
+    pause_s: float,
+) -> None:
+    """Choose a policy anew, again and again, where one of this package was given up: it was slow, and does end.
+
+    Args:
+        engine: Whose policy it is.
+        tell: Stores the choice.
+        own: Names of the policies of this package; those of others may hang, and wait for an operator.
+        pause_s: Between two looks.
+    """
+    while True:
+        await asyncio.sleep(pause_s)
+        state = engine.state
+        if state.silence and state.policy in own:
+            actor = Actor(role=Role.SCHEDULER)
+            await tell(PolicyChosen(at_ms=0, policy=state.policy, parameters=state.parameters, actor=actor))
+
+
 class SilenceRecord:
     """Stores that a policy was silent upon an event, for the replay.
 
@@ -143,7 +175,7 @@ class SilenceRecord:
         engine: Whose events are observed.
         sequence: Returns that of the newest one.
         note: Takes the fact.
-        marker: Says upon which event the policy is late.
+        marker: Says upon which event the policy is late, and keeps the fact until it is stored.
     """
 
     def __init__(
@@ -151,26 +183,32 @@ class SilenceRecord:
         engine: SchedulerEngine,
         sequence: Callable[[], int],
         note: Callable[[Event], None],
-        marker: SilenceMarker | None = None,
+        marker: SilenceMarker,
     ) -> None:
         self._engine, self._sequence, self._note, self._marker = engine, sequence, note, marker
         self._known = engine.state.silence
-        self._expect_next()
+        self._unstored: tuple[PolicySilenced, ...] = ()
+
+    def begin(self, found: Sequence[PolicySilenced] = ()) -> None:
+        """Hand in what was found in a replay; called before the next event is handled."""
+        self._unstored = tuple(found)
+        for silence in found:
+            self._note(silence)
+        self._marker.begin(self._sequence() + 1, self._unstored)
 
     def event_handled(self, event: Event, commands: Sequence[Command], *, duration_ns: int) -> None:
         """Hand the fact in, once per silence; called before anything follows from the event."""
-        silence = self._engine.state.silence
-        if self._marker is not None and not silence:
-            self._marker.unmark()
-        self._expect_next()
+        silence, sequence = self._engine.state.silence, self._sequence()
+        if isinstance(event, PolicySilenced):
+            self._unstored = tuple(one for one in self._unstored if one.sequence != event.sequence)
         if silence and not self._known:
             answers = self._engine.questions.answers
-            self._note(PolicySilenced(at_ms=0, sequence=self._sequence(), answers=answers, words=silence))
+            fact = PolicySilenced(at_ms=0, sequence=sequence, answers=answers, words=silence)
+            self._unstored += (fact,)
+            self._marker.keep(fact)
+            self._note(fact)
         self._known = silence
-
-    def _expect_next(self) -> None:
-        if self._marker is not None:
-            self._marker.begin(self._sequence() + 1)
+        self._marker.begin(sequence + 1, self._unstored)
 
     def batch_handled(self) -> None:
         """Do nothing: the fact is handed in at once."""

@@ -20,7 +20,7 @@ from scheduler_service.adapters.agents.progress_reports import ProgressReports
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.paced_work import PacedWork
 from scheduler_service.adapters.policy_fault_log import PolicyFaultLog
-from scheduler_service.adapters.policy_watch import PolicyWatch, SilenceRecord
+from scheduler_service.adapters.policy_watch import AGAIN_S, PolicyWatch, SilenceRecord, ask_again
 from scheduler_service.adapters.predictor.memory_ranges import MemoryRanges
 from scheduler_service.adapters.predictor.predictor_client import PredictorClient
 from scheduler_service.adapters.start_forecasts import StartForecasts
@@ -48,7 +48,7 @@ from scheduler_service.grpc_api.metrics import Metrics, serve_metrics
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
 from scheduler_service.grpc_api.server import GrpcServer
 from scheduler_service.live_loop import LiveLoop
-from scheduler_service.policy_registry import BUILDING
+from scheduler_service.policy_registry import BUILDING, POLICIES
 from scheduler_service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -125,11 +125,11 @@ class RunningScheduler:
             storage_failure=lambda: loop.storage_failure,
         )
         faults, forecasts = PolicyFaultLog(state=lambda: loop.engine.state), self._make_forecasts(loop)
-        loop.observers = (metrics, watch_hub, faults, forecasts, self._make_silence_record(loop))
+        loop.observers = (metrics, watch_hub, faults, forecasts, self._make_silence_record(loop, recovered))
         self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
         admission = Admission(sessions=sessions, ranges=self._ranges, sees_files=settings.sees_files)
         agents = self._make_agents(loop, sessions, windows, admission)
-        self._tell_first_facts(loop, recovered)
+        self._tell_first_facts(loop)
         loop.perform_all(loop.engine.reissue())
         cluster = Cluster(
             loop=loop,
@@ -150,6 +150,7 @@ class RunningScheduler:
             for work in (predictor.send_outcomes(), predictor.watch(), windows.run()):
                 self._spawn(work)
         self._spawn(_tick(loop, agents, watch_hub))
+        self._spawn(ask_again(loop.engine, loop.tell, POLICIES, pause_s=AGAIN_S))
         self._follow_tenants(loop)
         if settings.metrics_address:
             failure = partial(self._failure, loop)
@@ -161,8 +162,10 @@ class RunningScheduler:
         """Return why it is not ready; empty = it is."""
         return loop.storage_failure or self._standstill.message or self.policy_watch.overdue
 
-    def _make_silence_record(self, loop: LiveLoop) -> SilenceRecord:
-        return SilenceRecord(loop.engine, lambda: loop.sequence, loop.note, marker=self._silence_marker)
+    def _make_silence_record(self, loop: LiveLoop, recovered: Recovered) -> SilenceRecord:
+        record = SilenceRecord(loop.engine, lambda: loop.sequence, loop.note, self._silence_marker)
+        record.begin(recovered.silences)
+        return record
 
     def _recover(self) -> Recovered:
         engines = EngineMaker(settings=self._settings, make_policy=self._policies.make)
@@ -173,8 +176,7 @@ class RunningScheduler:
             new_engine=engines.new,
             restored_engine=engines.restored,
             place=place,
-            begin=self._silence_marker.begin,
-            marked=self._silence_marker.read(),
+            marker=self._silence_marker,
         )
         self.policy_watch.is_replaying = False
         self._is_policy_replaced = self._policies.check_replayed(recovered.engine.policy, place)
@@ -276,10 +278,8 @@ class RunningScheduler:
             standstill=self._standstill,
         )
 
-    def _tell_first_facts(self, loop: LiveLoop, recovered: Recovered) -> None:
+    def _tell_first_facts(self, loop: LiveLoop) -> None:
         """A new state begins with its policy, tenants are those of the settings, no agent is connected."""
-        for silence in recovered.silences:
-            loop.note(silence)
         self._policies.end_replay()
         if self._is_policy_replaced:
             words = {"policy": loop.engine.state.policy, "setting": self._settings.policy}

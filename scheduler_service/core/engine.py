@@ -90,8 +90,7 @@ class SchedulerEngine:
         learns_speeds: bool = True,
     ) -> None:
         self._make_policy, self._policy = make_policy, make_policy(policy, parameters or {})
-        self._nodes_per_job_max = nodes_per_job_max
-        self._can_move = can_move
+        self._nodes_per_job_max, self._can_move = nodes_per_job_max, can_move
         self._pair_refresh_ms, self._stall_ms = pair_refresh_ms, stall_ms
         self._state = ClusterState(seed=seed, ended_jobs_max=ended_jobs_max)
         self._state.report_interval_ms = report_interval_ms
@@ -194,7 +193,9 @@ class SchedulerEngine:
 
     def _choose(self, event: events.PolicyChosen, step: EventEffects) -> None:
         """Switch between two decisions; what runs goes on."""
-        self._policy, self._state.silence = self._make_policy(event.policy, event.parameters), ""
+        self._policy = self._make_policy(event.policy, event.parameters)
+        if self._state.silence:  # it was stopped at any of its own lines: what it kept with the index may be half done
+            self._state.silence, self._index = "", KeptIndex(self._state)
         self._state.policy, self._state.parameters = event.policy, dict(event.parameters)
         step.is_decision_due = True
 

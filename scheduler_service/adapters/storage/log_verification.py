@@ -62,7 +62,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _is_still(path: Path) -> bool:
-    """Whether nobody writes: who closes the file last empties what is next to it, or takes that away."""
+    """Whether no program writes: the last one that closes the file empties the write-ahead log, or removes it."""
     try:
         return path.with_name(f"{path.name}-wal").stat().st_size == 0
     except FileNotFoundError:

@@ -10,6 +10,7 @@ from typing import Any
 
 from scheduler_service.adapters.storage.cluster_identity import ClusterIdentity
 from scheduler_service.adapters.storage.event_log import EventLog, LogRecord, StoredEvent
+from scheduler_service.adapters.storage.silence_marker import SilenceMarker
 from scheduler_service.adapters.storage.sqlite_faults import damaged, from_newer
 from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
@@ -102,8 +103,7 @@ def recover(
     new_engine: Callable[[], SchedulerEngine],
     restored_engine: Callable[[Mapping[str, Any]], SchedulerEngine],
     place: str = "the log",
-    begin: Callable[[int], None] = lambda _: None,
-    marked: PolicySilenced | None = None,
+    marker: SilenceMarker | None = None,
 ) -> Recovered:
     """Restore the newest snapshot and replay what came after it; the commands were given before and are dropped.
 
@@ -112,8 +112,7 @@ def recover(
         new_engine: Makes the engine of a new state.
         restored_engine: Makes one from a snapshot.
         place: How the log is called when events are missing.
-        begin: Is told which event is replayed next.
-        marked: What the program before could not store: upon this event the policy did not answer.
+        marker: Tells what the program before could not store, and is told which event is replayed next.
 
     Raises:
         StateDamagedError: Events are missing, or the snapshot is none.
@@ -130,20 +129,26 @@ def recover(
         numbers.last = int(state["last_job_number"])
     last_at_ms = engine.state.now_ms
     silences, unstored = dict(log.silences_from(sequence + 1)), list[PolicySilenced]()
+    marked, begin = (marker.read(), marker.begin) if marker is not None else (None, _begin_unmarked)
     if marked is not None and sequence < marked.sequence <= log.last_sequence() and marked.sequence not in silences:
         silences[marked.sequence] = marked
         unstored.append(marked)
     for stored in log.read_from(sequence + 1):
         if stored.sequence != sequence + 1:
             raise StateDamagedError(_missing(sequence + 1, place))
-        begin(stored.sequence)
+        begin(stored.sequence, unstored)
         unstored += _replay(engine, stored, silences.get(stored.sequence))
         numbers.note(stored.event)
         sequence, last_at_ms = stored.sequence, stored.event.at_ms
     if sequence != log.last_sequence():
         raise StateDamagedError(_missing(sequence + 1, place))
+    begin(sequence + 1, unstored)
     found = Recovered(engine=engine, sequence=sequence, last_at_ms=last_at_ms, numbers=numbers)
     return replace(found, silences=tuple(unstored))
+
+
+def _begin_unmarked(sequence: int, unstored: Sequence[PolicySilenced]) -> None:
+    """Do nothing, where there is no marker."""
 
 
 def _replay(engine: SchedulerEngine, stored: StoredEvent, silence: PolicySilenced | None) -> Sequence[PolicySilenced]:
@@ -203,9 +208,9 @@ def begin_incarnation(
         settled_at_ms=max(recovered.last_at_ms, wall_ms) + lost_after_ms,
     )
     sequence = log.append([LogRecord(event=event)])
-    apply_event(engine, event)
+    silences = _replay(engine, StoredEvent(sequence=sequence, event=event), None)
     recovered.numbers.note(event)
-    return replace(recovered, sequence=sequence)
+    return replace(recovered, sequence=sequence, silences=(*recovered.silences, *silences))
 
 
 def _missing(sequence: int, place: str) -> str:

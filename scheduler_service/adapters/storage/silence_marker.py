@@ -1,7 +1,8 @@
 """A small file next to the database: at this event the policy is late, and may never answer.
 
 A program whose policy does not return can store no fact, and the next program would ask the policy again. So another
-thread writes this file. It is deleted before anything follows from an answer that comes late.
+thread writes this file. It is deleted before anything follows from an answer that comes late. For a
+policy that was stopped it stays until the fact itself is stored.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import contextlib
 import json
 import logging
 import os
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from scheduler_service.adapters.storage.private_files import create_private, sync_folder
@@ -24,7 +27,7 @@ _BYTES_MAX = 16_384
 
 
 class SilenceMarker:
-    """The marker of one state.
+    """The marker of one state; used by the thread of the engine and by the one that watches it.
 
     Args:
         state_dir: Where it lies.
@@ -36,15 +39,44 @@ class SilenceMarker:
         self._state_id = state_id
         self._sequence = 0
         self._is_marked = False
+        self._turn = threading.Lock()
 
-    def begin(self, sequence: int) -> None:
-        """Name the event that is handled next."""
-        self._sequence = sequence
+    def begin(self, sequence: int, unstored: Sequence[PolicySilenced] = ()) -> None:
+        """Name the event that is handled next, and take back what was said of those before.
+
+        Args:
+            sequence: Of that event.
+            unstored: Facts that are still to be stored: with any the marker stays.
+        """
+        with self._turn:
+            self._sequence = sequence
+            if self._is_marked and not unstored:
+                self._remove()
 
     def mark(self, words: str) -> None:
-        """Say durably that the policy is late upon that event; what the disk does not take is logged."""
-        # Of an event that was not handled to its end nothing was carried out, however often the policy had answered.
-        silence = PolicySilenced(at_ms=0, sequence=self._sequence, answers=0, words=words)
+        """Say durably that the policy is late upon the event that is handled."""
+        with self._turn:
+            # Of an event that was not handled to its end nothing was carried out, also of earlier answers upon it.
+            self._write(PolicySilenced(at_ms=0, sequence=self._sequence, answers=0, words=words))
+
+    def keep(self, silence: PolicySilenced) -> None:
+        """Say durably what is to be stored; nothing was carried out since."""
+        with self._turn:
+            self._write(silence)
+
+    def read(self) -> PolicySilenced | None:
+        """Return what a program before has said of this state; None = nothing that can be read."""
+        self._is_marked = True
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, CodecError):
+            with self._path.open("rb") as stream:
+                content = json.loads(stream.read(_BYTES_MAX))
+            silence = decode_event(content["silence"])
+            if content["state_id"] == self._state_id and isinstance(silence, PolicySilenced):
+                return silence
+        return None
+
+    def _write(self, silence: PolicySilenced) -> None:
+        """Write the file whole; what the disk does not take is logged."""
         self._is_marked = True
         content = json.dumps({"state_id": self._state_id, "silence": encode_event(silence)}).encode()
         arriving = self._path.with_suffix(".new")
@@ -59,20 +91,7 @@ class SilenceMarker:
         except OSError as error:
             _log.warning("silence_not_marked", extra={"reason": str(error)})
 
-    def read(self) -> PolicySilenced | None:
-        """Return what it says of this state; None = nothing that can be read."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, CodecError):
-            with self._path.open("rb") as stream:
-                content = json.loads(stream.read(_BYTES_MAX))
-            silence = decode_event(content["silence"])
-            if content["state_id"] == self._state_id and isinstance(silence, PolicySilenced):
-                return silence
-        return None
-
-    def unmark(self) -> None:
-        """Take that back: it has answered."""
-        if not self._is_marked:
-            return
+    def _remove(self) -> None:
         self._is_marked = False
         try:
             self._path.unlink(missing_ok=True)

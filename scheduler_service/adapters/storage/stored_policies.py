@@ -15,7 +15,7 @@ class MissingPolicy:
     """Replaces a policy that cannot be made: all jobs wait.
 
     Attributes:
-        asked: How often it was asked in the place of the other one, whose decisions nobody knows.
+        asked: How often it was asked in the place of the other one, whose decisions are not known.
     """
 
     def __init__(self, fault: str) -> None:

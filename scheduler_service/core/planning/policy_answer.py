@@ -51,17 +51,20 @@ def answer_of(policy: Policy, view: SchedulingView) -> Sequence[Decision]:
 
 def describe_fault(policy: Policy, error: BaseException) -> str:
     """Return what a policy has raised, with the line of its own file where that was."""
+    return f"{type(error).__name__}: {_words_of(error)}{_place(policy, error)}"
+
+
+def _words_of(error: BaseException) -> str:
     try:
-        words = f"{error!s:.400}"
+        return f"{error!s:.400}"
     except POLICY_FAULTS:  # its own words may have a bug too
-        words = "it has no words"
-    return f"{type(error).__name__}: {words}{_place(policy, error)}"
+        return "it has no words"
 
 
 def note_failed(state: ClusterState, policy: Policy, error: BaseException) -> None:
     """Keep what a policy has raised; one that does not answer is not asked again until one is chosen."""
     if isinstance(error, PolicySilentError):
-        state.silence = str(error)
+        state.silence = _words_of(error)
         note_refused(state, "", Reason(code="POLICY_SILENT"), state.silence)
     else:
         note_refused(state, "", Reason(code="POLICY_FAILED"), describe_fault(policy, error))

@@ -1,6 +1,6 @@
 """A policy that did not answer in time is not asked again until one is chosen: it would not answer then either.
 
-Whoever runs the engine decides how long an answer may take, and raises `PolicySilentError` in the policy.
+The program that runs the engine knows how long it may take, and lets `PolicySilentError` be raised in its lines.
 """
 
 from __future__ import annotations

@@ -235,6 +235,24 @@ def test_a_job_that_has_not_begun_does_not_begin_after_a_standstill_beyond_its_l
     assert bench.cause == "fenced"
 
 
+def test_a_look_ends_although_every_reading_of_the_lease_takes_as_long_as_a_standstill(
+    bench: StandstillBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the disk of the state directory hardly answers: the job's output and its end are looked at meanwhile."""
+    real, read = KeptLease.left_ms, list[int]()
+
+    def left_ms(lease: KeptLease, now_ms: int) -> int:
+        read.append(now_ms)
+        bench.now_ms += STANDSTILL_MS
+        return real(lease, now_ms)
+
+    bench.write("lease.json", deadline_boot_ms=10**12, grace_ms=GRACE_MS)
+    monkeypatch.setattr(KeptLease, "left_ms", left_ms)
+    assert bench.look(1_000, 1_100) == []
+    assert len(read) < 10
+    assert bench.cause == ""
+
+
 def test_a_standstill_within_the_lease_is_none(bench: StandstillBench) -> None:
     assert bench.look(DEADLINE_MS - 40_000, DEADLINE_MS - 1) == []
 

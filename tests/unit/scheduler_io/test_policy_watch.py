@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,17 +17,18 @@ from typing import Any, cast
 import pytest
 
 from scheduler_service import policy_registry
-from scheduler_service.adapters.policy_watch import REPLAY_FACTOR, PolicyWatch, SilenceRecord
+from scheduler_service.adapters.policy_watch import REPLAY_FACTOR, PolicyWatch, SilenceRecord, ask_again
 from scheduler_service.adapters.storage.silence_marker import SilenceMarker
 from scheduler_service.core import engine as engine_module
 from scheduler_service.core.cluster_view.view import SchedulingView
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import PolicyParameterError, PolicySilentError
-from scheduler_service.core.events import Event, TimerFired
+from scheduler_service.core.events import Event, PolicyChosen, TimerFired
 from scheduler_service.core.planning.policy_answer import answer_of
 from scheduler_service.core.planning.silent_policy import note_silence
 from scheduler_service.core.policy_events import PolicySilenced
+from tests.support.scheduler_process import wait_until
 
 DEADLINE_S = 0.5
 VIEW = cast(SchedulingView, None)
@@ -68,7 +73,7 @@ def watch() -> Iterator[PolicyWatch]:
 def test_a_policy_that_computes_or_waits_for_ever_is_stopped(watch: PolicyWatch, work: Callable[[], object]) -> None:
     with pytest.raises(PolicySilentError, match=r"policy odd did not answer in .* is not asked any more"):
         answer_of(Answering(work), VIEW)
-    assert watch.overdue == ""
+    wait_until(lambda: watch.overdue == "", "the next look sees that it is over")
 
 
 def test_a_policy_that_answers_again_and_again_is_not_late(watch: PolicyWatch) -> None:
@@ -125,6 +130,29 @@ def test_what_cannot_be_stopped_is_named(looked: Looked, caplog: pytest.LogCaptu
     assert [record.message for record in caplog.records] == ["policy_not_stopped"]
 
 
+def test_a_policy_that_catches_what_stops_it_stays_named_and_is_interrupted_again(looked: Looked) -> None:
+    watch, raised = looked.watch, list[bool]()
+
+    def catch(pause_s: float) -> None:
+        watch._is_late(pause_s)
+        try:
+            watch._interrupt(0, sys._getframe())
+        except PolicySilentError:
+            raised.append(True)
+        else:
+            raised.append(False)
+
+    def work() -> None:
+        for pause_s in (*[1.0] * 11, *[0.25] * 8):
+            catch(pause_s)
+        assert watch.overdue.startswith("policy odd has not answered for 12 s")
+
+    answer_of(Answering(work), VIEW)
+    assert raised == [False] * 10 + ([True] + [False] * 3) * 2 + [True]
+    answer_of(Answering(lambda: catch(1.0)), VIEW)
+    assert watch.overdue == ""
+
+
 def test_an_event_is_marked_once_and_only_where_the_engine_waits(looked: Looked) -> None:
     looked.during(*[1.0] * 13)
     (words,) = looked.marks
@@ -142,7 +170,27 @@ def test_a_marker_says_upon_which_event_until_the_policy_has_answered(tmp_path: 
     silence = PolicySilenced(at_ms=0, sequence=17, answers=0, words="it is late")
     assert SilenceMarker(tmp_path, "this state").read() == silence
     assert SilenceMarker(tmp_path, "another state").read() is None
-    marker.unmark()
+    marker.begin(18, [silence])
+    assert SilenceMarker(tmp_path, "this state").read() == silence
+    marker.begin(18)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_that_comes_while_the_marker_is_written_takes_it_back_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = SilenceMarker(tmp_path, "this state")
+    marker.begin(17)
+    answering = threading.Thread(target=lambda: marker.begin(18))
+
+    def sync(_: int) -> None:
+        if answering.ident is None:
+            answering.start()
+            answering.join(0.3)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    marker.mark("it is late")
+    answering.join()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -161,6 +209,7 @@ def test_an_answer_that_came_after_all_takes_the_marker_back_before_anything_fol
     engine = SchedulerEngine(make_policy=policy_registry.make_policy, policy="fifo")
     marker, noted = SilenceMarker(tmp_path, "this state"), list[Event]()
     record = SilenceRecord(engine, lambda: 4, noted.append, marker)
+    record.begin()
     marker.mark("it is late")
     found = marker.read()
     assert found is not None
@@ -170,6 +219,32 @@ def test_an_answer_that_came_after_all_takes_the_marker_back_before_anything_fol
     record.event_handled(TimerFired(at_ms=1), (), duration_ns=0)
     assert (marker.read() is not None) is is_silent
     assert [type(event) for event in noted] == [PolicySilenced] * is_silent
+
+
+@pytest.mark.parametrize(
+    ("own", "silence", "chosen"), [({"fifo"}, "it was slow", 3), ({"fifo"}, "", 0), ({"sjf"}, "it may hang", 0)]
+)
+def test_only_a_policy_of_this_package_that_was_given_up_is_asked_again_by_itself(
+    own: set[str], silence: str, chosen: int
+) -> None:
+    parameters = {"overtaking": True}
+    engine = SchedulerEngine(make_policy=policy_registry.make_policy, policy="fifo", parameters=parameters)
+    told: list[Event] = []
+
+    async def tell(event: Event) -> None:
+        told.append(event)
+        engine.handle(event)
+        assert not engine.state.silence
+        note_silence(engine.state, engine.policy, silence)
+        if len(told) == chosen:
+            raise asyncio.CancelledError
+
+    note_silence(engine.state, engine.policy, silence)
+    with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+        asyncio.run(asyncio.wait_for(ask_again(engine, tell, own, pause_s=0.0), timeout=0.2 if not chosen else 60))
+    assert [(type(event), event.policy, event.parameters) for event in cast(list[Any], told)] == [
+        (PolicyChosen, "fifo", parameters)
+    ] * chosen
 
 
 @pytest.mark.parametrize(
