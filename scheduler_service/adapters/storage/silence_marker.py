@@ -1,8 +1,8 @@
 """A small file next to the database: at this event the policy is late, and may never answer.
 
 A program whose policy does not return can store no fact, and the next program would ask the policy again. So another
-thread writes this file. It is deleted before anything follows from an answer that comes late. For a
-policy that was stopped it stays until the fact itself is stored.
+thread writes this file. It is deleted before anything follows from an answer that comes late. For a policy that was
+stopped it stays until the fact itself is stored.
 """
 
 from __future__ import annotations
