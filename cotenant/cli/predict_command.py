@@ -13,6 +13,7 @@ from google.protobuf.json_format import Parse, ParseError
 from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import emit_message
 from cotenant.cli.graph_input import AskedJob, GraphFile, WithCommand, asked_jobs, load_graph
+from cotenant.cli.list_options import join_numbers, join_texts
 from cotenant.cli.predict_checks import check_before_capture
 from cotenant.cli.predict_questions import (
     WAYS,
@@ -63,8 +64,20 @@ Examples:
     metavar="GRAPH... [-- COMMAND...]",
     type=GraphFile(),
 )
-@click.option("--batch-size", "batch_sizes", type=NumberList(), help="Samples per optimizer step; several: 16,32,64.")
-@click.option("--device", help="Device type, e.g. h200 or 'rtx 4090'; several: a100,l4.  [default: setting `device`]")
+@click.option(
+    "--batch-size",
+    "batch_sizes",
+    type=NumberList(),
+    multiple=True,
+    callback=join_numbers,
+    help="Samples per optimizer step; several: 16,32,64.",
+)
+@click.option(
+    "--device",
+    multiple=True,
+    callback=join_texts,
+    help="Device type, e.g. h200 or 'rtx 4090'; several: a100,l4.  [default: setting `device`]",
+)
 @click.option(
     "--device-memory", metavar="SIZE", help="E.g. 40GiB, where the device type's size is unknown, or not the usual."
 )

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cotenant.cli.job_lookup import ARRAY_PREFIX, find_job, find_jobs, is_pattern
+from cotenant.cli.list_options import join_texts
 from cotenant.client import SchedulerClient
 from cotenant.client_errors import InputError
 from cotenant.v1 import scheduling_pb2
@@ -16,14 +17,27 @@ from cotenant.v1 import scheduling_pb2
 QUEUE_FLAGS = (
     click.option("--priority", metavar="CLASS", help="low, normal, high or a number; higher ones go first."),
     click.option("--hold", is_flag=True, default=None, help="It waits for `cotenant release`."),
-    click.option("--after", metavar="JOB[,JOB]", help="It starts when these jobs or arrays have finished."),
+    click.option(
+        "--after",
+        metavar="JOB[,JOB]",
+        multiple=True,
+        callback=join_texts,
+        help="It starts when these jobs or arrays have finished.",
+    ),
     click.option("--after-any", is_flag=True, default=None, help="It starts when these have ended in any way."),
     click.option(
         "--time-limit", metavar="TIME", help="It is stopped with a checkpoint then, e.g. 2h; pauses are free."
     ),
     click.option("--deadline", metavar="WHEN", help="+8h or 2030-01-31T08:00Z; you are told when it cannot be met."),
     click.option("--on-stall", type=click.Choice(["none", "restart"]), help="When no step comes.  [default: none]"),
-    click.option("--device", "devices", metavar="TYPE[,TYPE]", help="Types that it may run on, e.g. a100,l4."),
+    click.option(
+        "--device",
+        "devices",
+        metavar="TYPE[,TYPE]",
+        multiple=True,
+        callback=join_texts,
+        help="Types that it may run on, e.g. a100,l4.",
+    ),
     click.option("--tenant", help="Whose share and quota it counts for.  [default: the caller's own]"),
 )
 QUEUE_KEYS = ("priority", "hold", "after", "after_any", "time_limit", "deadline", "on_stall", "devices", "tenant")

@@ -20,10 +20,18 @@ def asked(predictor: FakePredictor) -> list[tuple[str, int]]:
     return [(one.device, one.settings.global_batch_size) for one in jobs]
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--batch-size", "16,32", "--device", "a100,l4"),
+        ("--batch-size", "16", "--batch-size", "32", "--device", "a100", "--device", "l4"),
+    ],
+    ids=["by commas", "one by one"],
+)
 def test_every_batch_is_asked_about_on_every_device_in_one_table(
-    cotenant: CommandLine, predictor: FakePredictor
+    cotenant: CommandLine, predictor: FakePredictor, flags: tuple[str, ...]
 ) -> None:
-    outcome = cotenant("predict", MLP, "--batch-size", "16,32", "--device", "a100,l4")
+    outcome = cotenant("predict", MLP, *flags)
     assert outcome.code == 0
     assert asked(predictor) == [("a100", 16), ("a100", 32), ("l4", 16), ("l4", 32)]
     assert len(outcome.out.strip().splitlines()) == 5

@@ -40,6 +40,26 @@ def test_force_is_passed_on(flags: tuple[str, ...], cotenant: CommandLine, sched
     assert request_of(scheduler).force is bool(flags)
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--after", "one,two", "--device", "a100,l4"),
+        ("--after", "one", "--after", "two", "--device", "a100", "--device", "l4"),
+    ],
+    ids=["by commas", "one by one"],
+)
+def test_every_item_of_a_list_counts_however_it_is_given(
+    flags: tuple[str, ...], cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    for name in ("one", "two"):
+        assert cotenant("submit", "--name", name, *COMMAND[1:]).code == 0
+    assert cotenant("submit", *flags, *COMMAND[1:]).code == 0
+    *_, first, second, last = scheduler.jobs
+    spec = scheduler.jobs[last].spec
+    assert list(spec.after_job_ids) == [first, second]
+    assert len(spec.allowed_devices) == 2
+
+
 def test_a_warning_goes_to_stderr_and_into_the_data(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
     scheduler.warnings = [WARNING]
     outcome = cotenant(*COMMAND[:1], "-o", "json", *COMMAND[1:])
