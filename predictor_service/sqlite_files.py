@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from cotenant.sqlite_reading import reading_uri
 from predictor_service.errors import StoreFormatError, StoreFullError
 
 _BUSY_TIMEOUT_S: Final = 10.0
@@ -58,19 +59,10 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
         StoreFormatError: It is no database.
         StoreFullError: Its owner does not let it be read.
     """
-    options = "mode=ro&immutable=1" if _is_still(path) else "mode=ro"
     try:
-        return sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, timeout=_BUSY_TIMEOUT_S)
+        return sqlite3.connect(reading_uri(path), uri=True, timeout=_BUSY_TIMEOUT_S)
     except sqlite3.Error as error:
         raise storage_error(error, path) from error
-
-
-def _is_still(path: Path) -> bool:
-    """Whether no program writes: the last one that closes the file empties the write-ahead log, or removes it."""
-    try:
-        return path.with_name(f"{path.name}-wal").stat().st_size == 0
-    except FileNotFoundError:
-        return True
 
 
 def _make_private(path: Path) -> None:

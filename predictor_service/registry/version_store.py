@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from cotenant.folder_sync import sync_folder
 from cotenant.system_clock import now_ms
 from predictor_service.errors import ModelError, UnknownVersionError
 from predictor_service.features.devices import find_device_type
@@ -99,7 +100,7 @@ class VersionStore:
             shutil.rmtree(damaged, ignore_errors=True)
         else:
             partial.rename(folder)
-        _sync_folder(self._versions)
+        sync_folder(self._versions)
 
     def _left_over(self) -> list[Path]:
         """What a process that was killed left behind; one that writes does so for less than `_WRITING_S`."""
@@ -117,7 +118,7 @@ class VersionStore:
         partial = self._root / ".current.partial"
         _write_durably(partial, f"{name}\n".encode("ascii"))
         partial.replace(self._root / "current")
-        _sync_folder(self._root)
+        sync_folder(self._root)
 
     def manifest(self, name: str) -> Manifest:
         """Reads a version's manifest.
@@ -242,12 +243,3 @@ def _holds(folder: Path, contents: Mapping[str, bytes]) -> bool:
         return all((folder / name).read_bytes() == content for name, content in contents.items())
     except OSError:
         return False
-
-
-def _sync_folder(folder: Path) -> None:
-    """Has the names in a folder survive a power cut, as the files themselves do."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

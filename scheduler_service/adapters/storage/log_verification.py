@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
+from cotenant.sqlite_reading import reading_uri
 from scheduler_service.adapters.storage.log_head import Head, check_head, read_head
 from scheduler_service.adapters.storage.sqlite_faults import damaged, reading
 from scheduler_service.adapters.storage.stored_records import (
@@ -56,17 +57,8 @@ def verify_log(place: Path) -> Mapping[str, object]:
 
 def _open(path: Path) -> sqlite3.Connection:
     """Open a file for reading only; one without a writer is not even given files next to it."""
-    options = "mode=ro&immutable=1" if _is_still(path) else "mode=ro"
     with reading(path):
-        return sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, timeout=_BUSY_TIMEOUT_S)
-
-
-def _is_still(path: Path) -> bool:
-    """Whether no program writes: the last one that closes the file empties the write-ahead log, or removes it."""
-    try:
-        return path.with_name(f"{path.name}-wal").stat().st_size == 0
-    except FileNotFoundError:
-        return True
+        return sqlite3.connect(reading_uri(path), uri=True, timeout=_BUSY_TIMEOUT_S)
 
 
 def _verified(connection: sqlite3.Connection, path: Path, noted: Head | None) -> Mapping[str, object]:

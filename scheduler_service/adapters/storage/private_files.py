@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import stat
@@ -39,22 +38,6 @@ def make_private(path: Path) -> None:
             path.chmod(PRIVATE_MODE)
     except OSError as error:
         _warn(path, error)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a power cut, where its file system can promise that at all.
-
-    Raises:
-        OSError: The disk refuses.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _tighten(descriptor: int, path: Path) -> None:

@@ -15,7 +15,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from scheduler_service.adapters.storage.private_files import create_private, sync_folder
+from cotenant.folder_sync import sync_folder
+from scheduler_service.adapters.storage.private_files import create_private
 from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.errors import CodecError
 from scheduler_service.core.policy_events import PolicySilenced

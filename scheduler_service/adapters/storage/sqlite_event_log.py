@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from cotenant.folder_sync import sync_folder
 from scheduler_service.adapters.storage.event_log import (
     REMEMBERED_REQUESTS,
     AnsweredRequest,
@@ -25,7 +26,7 @@ from scheduler_service.adapters.storage.event_log import (
 from scheduler_service.adapters.storage.file_shrinking import convert_old_file, give_pages_back, let_shrink
 from scheduler_service.adapters.storage.log_head import HEAD_ENDING, HeadFile, check_head, head_path, read_head
 from scheduler_service.adapters.storage.log_upgrade import begin_chain, upgrade
-from scheduler_service.adapters.storage.private_files import create_private, make_private, sync_folder
+from scheduler_service.adapters.storage.private_files import create_private, make_private
 from scheduler_service.adapters.storage.record_chain import next_link, request_checksum, snapshot_checksum
 from scheduler_service.adapters.storage.snapshot_text import write_json
 from scheduler_service.adapters.storage.sqlite_faults import reading, strict_text, writing

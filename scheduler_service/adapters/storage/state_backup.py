@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
+from cotenant.folder_sync import sync_folder
 from scheduler_service.adapters.storage.log_head import HEAD_ENDING
-from scheduler_service.adapters.storage.private_files import create_private, make_private, sync_folder
+from scheduler_service.adapters.storage.private_files import create_private, make_private
 from scheduler_service.adapters.storage.sqlite_event_log import lock_state, read_state_id, set_state_id
 from scheduler_service.adapters.storage.sqlite_faults import translated, writing
 from scheduler_service.adapters.storage.state_marker import new_state_id, read_marker, write_marker

@@ -13,7 +13,8 @@ import os
 import uuid
 from pathlib import Path
 
-from scheduler_service.adapters.storage.private_files import create_private, sync_folder
+from cotenant.folder_sync import sync_folder
+from scheduler_service.adapters.storage.private_files import create_private
 from scheduler_service.adapters.storage.sqlite_faults import disk_full
 from scheduler_service.errors import StateMissingError, StateUnwritableError
 

@@ -1,10 +1,12 @@
 """Versions are what their names say, the history only grows, and what is served can always be trusted."""
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
 import sqlite3
+import stat
 from contextlib import closing
 from pathlib import Path
 
@@ -144,6 +146,25 @@ def test_a_version_that_is_learned_again_mends_its_damaged_files(root: Path) -> 
     mended = damaged.stat().st_ino
     store.add(manifest, files)
     assert before != mended == damaged.stat().st_ino, "a whole version is left as it is"
+
+
+def test_a_file_system_that_flushes_no_folders_keeps_versions_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some in user space and on networks do: there nothing more can be done for a name."""
+    flush = os.fsync
+
+    def refuse_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    _, other = names(root)
+    store = VersionStore(root)
+    folder = root / "versions" / other
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "manifest.json"}
+    store.add(seal(_changed(store.manifest(other), seed=98)), files)
+    store.activate(other)
+    assert (len(store.names()), store.current()) == (3, other)
 
 
 def test_why_a_version_is_refused_is_logged_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
