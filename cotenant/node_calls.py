@@ -37,13 +37,20 @@ class NodeCalls(ABC):
 
     def list_warnings(self) -> list[resources_pb2.Warning]:
         """Returns why the scheduler gives no orders at present, and what unknown to it is being stopped."""
-        request = scheduling_pb2.ListNodesRequest(page_size=1)
-        return list(self._ask(lambda timeout: self._stub.ListNodes(request, timeout=timeout)).warnings)
+        return list(self._short_list().warnings)
 
     def list_troubles(self) -> list[resources_pb2.Warning]:
         """Returns what an operator should look after; an older scheduler says nothing."""
+        return list(self._short_list().troubles)
+
+    def list_warnings_and_troubles(self) -> list[resources_pb2.Warning]:
+        """Returns both, by one call."""
+        found = self._short_list()
+        return [*found.warnings, *found.troubles]
+
+    def _short_list(self) -> scheduling_pb2.ListNodesResponse:
         request = scheduling_pb2.ListNodesRequest(page_size=1)
-        return list(self._ask(lambda timeout: self._stub.ListNodes(request, timeout=timeout)).troubles)
+        return self._ask(lambda timeout: self._stub.ListNodes(request, timeout=timeout))
 
     def forget_node(self, node_id: str) -> list[str]:
         """Gives up a node that is not heard, and returns the jobs that are lost with it.

@@ -209,10 +209,10 @@ def check_nodes(session: Session) -> Iterator[Finding]:
     """Counts the machines that the scheduler hears from."""
     try:
         client = session.scheduler()
-        nodes, warnings, troubles = client.list_nodes(), client.list_warnings(), client.list_troubles()
+        nodes, warnings = client.list_nodes(), client.list_warnings_and_troubles()
     except CotenantError:  # check_services has reported it
         return
-    for warning in (*warnings, *troubles):
+    for warning in warnings:
         severity = "fault" if warning.code in STANDSTILLS else "warning"
         # The message ends with what to do, behind what is wrong.
         yield Finding(check="cluster", state=severity, found=f"{warning.code}: {warning.message}")

@@ -62,7 +62,7 @@ def ps(session: Session, /, show_all: bool, phases: tuple[str, ...], tenant: str
         tell("no such jobs; `cotenant ps -a` lists all" if is_part else "no jobs; submit one with `cotenant submit`")
     if len(jobs) > len(shown):
         tell(agreed(f"{len(jobs) - len(shown)} more job(s) not shown (-a shows all)"))
-    tell_warnings(session)
+    tell_warnings(session.scheduler().list_warnings())
 
 
 def _choose_shown(newest: list[scheduling_pb2.Job]) -> list[scheduling_pb2.Job]:

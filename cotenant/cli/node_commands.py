@@ -142,9 +142,7 @@ def _list_nodes(session: Session) -> None:
     show(render_table(_NODE_COLUMNS, [_node_row(node, at_ms) for node in found], session.width))
     if not found:
         tell("no node has joined; start an agent with `python -m cotenant_agent run` or `cotenant up`")
-    tell_warnings(session)
-    for trouble in session.scheduler().list_troubles():
-        tell(f"warning: {trouble.message} [{trouble.code}]", style="yellow")
+    tell_warnings(session.scheduler().list_warnings_and_troubles())
 
 
 def _node_row(node: scheduling_pb2.Node, at_ms: int) -> Row:

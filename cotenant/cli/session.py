@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec
@@ -21,6 +21,7 @@ from cotenant.client import PredictorClient, SchedulerClient, open_channel
 from cotenant.client_errors import CotenantError, ServiceError
 from cotenant.program_settings import Resolved
 from cotenant.terminal_text import harmless
+from cotenant.v1 import resources_pb2
 
 WIDTH_WITHOUT_TERMINAL = 160
 WIDTH_OF_A_FILE = 10_000
@@ -124,9 +125,9 @@ def _harmless(text: Text) -> Text:
     return text
 
 
-def tell_warnings(session: Session) -> None:
-    """Writes to stderr what the scheduler warns of: that it gives no orders, or stops what it does not know."""
-    for warning in session.scheduler().list_warnings():
+def tell_warnings(warnings: Iterable[resources_pb2.Warning]) -> None:
+    """Writes to stderr what the scheduler warns of."""
+    for warning in warnings:
         tell(f"warning: {warning.message} [{warning.code}]", style="yellow")
 
 

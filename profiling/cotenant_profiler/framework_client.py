@@ -114,7 +114,7 @@ class FrameworkClient:
 
 
 class _ForkedProcess:
-    """What `WorkerClient` uses of a process; its end status is asked for only after its end."""
+    """What `WorkerClient` uses of a process; to ask for its exit status ends it."""
 
     def __init__(self, server: FrameworkClient, pid: int, stdin: int, stdout: int) -> None:
         self.pid = pid

@@ -56,6 +56,7 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
         seen: Requests in order.
         warnings: What is said of every submission.
         standstill: Why no order is given.
+        troubles: What an operator should look after.
     """
 
     jobs: dict[str, scheduling_pb2.Job] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
     seen: list[object] = field(default_factory=list)
     warnings: list[resources_pb2.Warning] = field(default_factory=list)
     standstill: list[resources_pb2.Warning] = field(default_factory=list)
+    troubles: list[resources_pb2.Warning] = field(default_factory=list)
 
     def _note(self, request: object, context: grpc.ServicerContext) -> None:
         self.seen.append(request)
@@ -164,7 +166,7 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
         self, request: scheduling_pb2.ListNodesRequest, context: grpc.ServicerContext
     ) -> scheduling_pb2.ListNodesResponse:
         self._note(request, context)
-        return scheduling_pb2.ListNodesResponse(nodes=self.nodes, warnings=self.standstill)
+        return scheduling_pb2.ListNodesResponse(nodes=self.nodes, warnings=self.standstill, troubles=self.troubles)
 
     def ForgetNode(
         self, request: scheduling_pb2.ForgetNodeRequest, context: grpc.ServicerContext

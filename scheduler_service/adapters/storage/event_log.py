@@ -41,7 +41,7 @@ class LogRecord:
 def told_together(records: Sequence[LogRecord]) -> list[LogRecord]:
     """Return the records of one append with the word at all but the last that others follow, at most so many.
 
-    Their facts are decided upon once, now or after a restart: the decision is stored with them.
+    Their facts are decided upon once, now and in a replay: that word is stored with them.
     """
     last = len(records)
     return [

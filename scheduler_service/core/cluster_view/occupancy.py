@@ -185,7 +185,7 @@ class Occupancy:
         return [key for key in self._abandoned_attempts if key[:3] == (job_id, attempt, fence)]
 
     def touch_left(self, job_id: str, running: AbstractSet[str]) -> None:
-        """Note that a job is not among those that run, for readers that keep something of them; it must not be kept."""
+        """Note that a job does not run, for readers that keep something of it; bounded, as none may come for long."""
         self.touched_job_ids.add(job_id)
         if len(self.touched_job_ids) > LEFT_JOBS_MAX + len(running):
             self.touched_job_ids.intersection_update(running)

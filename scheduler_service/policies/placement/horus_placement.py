@@ -199,8 +199,8 @@ class HorusPlacement:
     def _cheapest_unasked(self, request: JobRequest) -> tuple[tuple[int, ...] | None, Costs] | None:
         """Return the same for a job of one GPU where the cheapest of all is empty, or there is none; None = unsure.
 
-        To ask for consent takes most of the time that a price takes, and only makes GPUs in use dearer: a job that
-        an empty GPU costs least needs no answer.
+        To ask for consent takes most of the time that a price takes, and only makes GPUs in use dearer: a job for
+        which an empty GPU is the cheapest needs no answer.
         """
         if request.gpus != 1:
             return None

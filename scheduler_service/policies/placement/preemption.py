@@ -212,7 +212,7 @@ class PreemptionPlanner:
         return None
 
     def _measures(self, request: JobRequest, limit_ms: float) -> Iterable[float]:
-        """Yield the least remaining times that holders must have; a job takes those that run longest.
+        """Yield for how long holders have to run at least; of those a job takes the ones that run longest.
 
         As many GPUs as it asks for are held by jobs that run until a limit, or by none: where their hosts do not
         matter, the rest need a look only if some of these cannot be had.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.client import SchedulerClient
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakeScheduler
@@ -29,11 +28,11 @@ def test_doctor_calls_a_standstill_a_fault(cotenant: CommandLine, scheduler: Fak
 
 @pytest.mark.parametrize(("code", "exit_code"), [("CLOCK_OFF", 0), ("STATE_UNWRITABLE", 1)])
 def test_what_an_operator_should_look_after_is_told_by_nodes_and_doctor_and_not_to_everyone_who_lists_jobs(
-    cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch, code: str, exit_code: int
+    cotenant: CommandLine, scheduler: FakeScheduler, code: str, exit_code: int
 ) -> None:
     trouble = resources_pb2.Warning(code=code, message="look after it")
     assert code not in cotenant("doctor").out
-    monkeypatch.setattr(SchedulerClient, "list_troubles", lambda client: [trouble])
+    scheduler.troubles.append(trouble)
     assert f"warning: look after it [{code}]" in cotenant("nodes").err
     assert code in cotenant("nodes", "-o", "json").out
     assert code not in cotenant("ps").err

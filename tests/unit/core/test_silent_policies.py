@@ -191,14 +191,19 @@ def test_a_replay_in_which_the_policy_could_answer_decides_what_was_decided_then
     assert found.silences == ()
 
 
-def test_turns_that_were_decided_before_the_silence_stay_decided(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each tenant is a turn of its own: the first one is answered, the second one is not."""
+def let_two_tenants_wait(story: Story) -> None:
+    """Each tenant is a turn of its own; upon the next fact all are decided."""
     story.tell(
         TenantsChosen(at_ms=1, rules=TenantRules()),
         events.NodeJoined(at_ms=1, node=node("n0", 3)),
         events.JobSubmitted(at_ms=2, request=job("j0", tenant="a"), is_followed=True),
         events.JobSubmitted(at_ms=2, request=job("j1", tenant="b"), is_followed=True),
     )
+
+
+def test_turns_that_were_decided_before_the_silence_stay_decided(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tenant is a turn of its own: the first one is answered, the second one is not."""
+    let_two_tenants_wait(story)
     monkeypatch.setattr(Moody, "asked", 0)
     monkeypatch.setattr(Moody, "silent_at", (2,))
     story.tell(events.JobSubmitted(at_ms=3, request=job("j2", tenant="c")))
@@ -262,12 +267,7 @@ def test_a_crash_before_the_fact_is_stored_replays_the_turns_that_were_carried_o
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where another policy was chosen in the same batch: what had been decided until then stays so."""
-    story.tell(
-        TenantsChosen(at_ms=1, rules=TenantRules()),
-        events.NodeJoined(at_ms=1, node=node("n0", 3)),
-        events.JobSubmitted(at_ms=2, request=job("j0", tenant="a"), is_followed=True),
-        events.JobSubmitted(at_ms=2, request=job("j1", tenant="b"), is_followed=True),
-    )
+    let_two_tenants_wait(story)
     monkeypatch.setattr(Moody, "asked", 0)
     monkeypatch.setattr(Moody, "silent_at", (2,))
     story.handle_batch(
