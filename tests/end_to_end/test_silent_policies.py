@@ -90,10 +90,12 @@ def test_a_policy_that_nobody_can_stop_is_not_asked_again_by_the_next_scheduler(
     with process, FakeAgent(process.address) as agent, SchedulerClient(process.address) as client:
         client.submit(steps_total=10**6)
         client.wait_for_phase("job-1", "RUNNING")
-        client.stub.SubmitJob.future(scheduling_pb2.SubmitJobRequest(spec=job_spec()), timeout=90)
+        # Kept: a call whose answer is dropped is cancelled, perhaps before it is sent.
+        submitting = client.stub.SubmitJob.future(scheduling_pb2.SubmitJobRequest(spec=job_spec()), timeout=90)
         wait_until((process.state_dir / "silent_policy.json").exists, "what the policy is late with is marked")
         agent.go_away()
         process.restart()
+        submitting.cancel()
         wait_until(lambda: is_held_by(client, "job-2", "POLICY_SILENT"), "it is not asked again")
         assert [event["kind"] for event in exported(process)].count("PolicySilenced") == 1
         client.stub.SetPolicy(scheduling_pb2.SetPolicyRequest(policy="fifo"), timeout=90)

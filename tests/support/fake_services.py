@@ -55,8 +55,7 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
         refusals: Method -> (code, message, reason, remedy).
         seen: Requests in order.
         warnings: What is said of every submission.
-        standstill: Why no order is given.
-        troubles: What an operator should look after.
+        standstill: Why no order is given; `troubles` are what an operator should look after.
     """
 
     jobs: dict[str, scheduling_pb2.Job] = field(default_factory=dict)
@@ -157,8 +156,7 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
         self, request: scheduling_pb2.ReadJobLogRequest, context: grpc.ServicerContext
     ) -> Iterator[scheduling_pb2.ReadJobLogResponse]:
         self._note(request, context)
-        text = self.logs.get(request.job_id, b"")
-        text = text[-request.tail_bytes :] if request.tail_bytes else text
+        text = self.logs.get(request.job_id, b"")[-request.tail_bytes or None :]
         for start in range(0, len(text), 10):
             yield scheduling_pb2.ReadJobLogResponse(chunk=text[start : start + 10])
 
