@@ -19,7 +19,7 @@ from scheduler_service.grpc_api.queue.repetitions import OneAtATime
 from tests.support.live_scheduler import running_scheduler
 
 CALLS = 8
-TIMEOUT_S = 20.0
+TIMEOUT_S = 90.0
 SLOW_DISK_S = 0.5
 
 
